@@ -6,7 +6,7 @@ import { expect, test } from 'vitest';
 import { scratch } from '../test/support/scratch.ts';
 
 /** A release with nothing in it but what the installer needs. */
-function release(work: string, version: string): (...flags: string[]) => string {
+function release(work: string, version: string, path = process.env.PATH): (...flags: string[]) => string {
   const folder = join(work, `onejob-${version}`);
   mkdirSync(join(folder, 'node_modules/node/bin'), { recursive: true });
   mkdirSync(join(folder, 'bin'));
@@ -19,7 +19,7 @@ function release(work: string, version: string): (...flags: string[]) => string 
     writeFileSync(join(folder, program), `#!/bin/sh\necho ${says}\n`);
     chmodSync(join(folder, program), 0o755);
   }
-  const env = { PATH: process.env.PATH, HOME: join(work, 'home') };
+  const env = { PATH: path, HOME: join(work, 'home') };
   return (...flags) =>
     execFileSync('sh', [join(folder, 'install.sh'), '--user', ...flags], { env, encoding: 'utf8', stdio: 'pipe' });
 }
@@ -57,4 +57,17 @@ test('the usual places are remembered, too, before anything is linked', () => {
   expect(readFileSync(join(home, '.local/share/onejob/.links'), 'utf8')).toBe(
     `bin=${home}/.local/bin\nshare=${home}/.local/share\n`,
   );
+});
+
+test('a version is on disk before it has its name, and its links are before the installer ends', () => {
+  using dir = scratch();
+  const [bin, said] = [join(dir.path, 'fake'), join(dir.path, 'said')];
+  const versions = join(dir.path, 'home/.local/share/onejob');
+  mkdirSync(bin);
+  const see = `ls -d ${versions}/1.0.0 ${versions}/current 2>/dev/null | tr '\\n' ' '`;
+  writeFileSync(join(bin, 'sync'), `#!/bin/sh\necho "$(${see})" >>${said}\n`, { mode: 0o755 });
+  release(dir.path, '1.0.0', `${bin}:${process.env.PATH}`)();
+  const [first, ...later] = readFileSync(said, 'utf8').trimEnd().split('\n');
+  expect(first).toBe('');
+  expect(later.at(-1)).toMatch(/1\.0\.0 .*current/);
 });

@@ -55,7 +55,7 @@ const processes = [
   'src/runtimes/docker/{facts,foreign,image-store,inputs,logs,networks,prepare,with-engines,witness,workspace}.test.ts',
   'src/runtimes/process/{bad-disk,crash,devices,holding,isolation,network,process,supervisor}.test.ts',
   'src/runtimes/kubernetes/{bad-days,client,kubeconfig,networks,probe-script,releases,script,streams,tails,waiting,watch}.test.ts',
-  'src/runtimes/slurm/programs.test.ts',
+  'src/runtimes/slurm/{damaged,programs}.test.ts',
   'src/runtimes/slurm/script.test.ts',
   'src/secrets/seed-format.test.ts',
   'src/store/store.test.ts',

@@ -85,7 +85,8 @@ async function download(agent: AgentPackage, path: string, parts: PackageParts, 
           yield chunk;
         }
       };
-      await pipeline(body, seen, createWriteStream(partial, { mode: 0o600 }), { signal: either });
+      // Flushed: of a package without a known checksum, a part would count as the whole after a power cut.
+      await pipeline(body, seen, createWriteStream(partial, { mode: 0o600, flush: true }), { signal: either });
       return digest.digest('hex');
     });
     asExpected(agent, sha256);

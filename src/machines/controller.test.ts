@@ -68,6 +68,8 @@ function play(
 ) {
   const rows = new Map<string, Machine>(had.map((machine) => [machine.run, machine]));
   const calls: string[] = [];
+  /** Machines that a power cut would leave in the store. */
+  let synced: readonly string[] = [];
   const called =
     <T>(name: string, answer: () => T) =>
     async (): Promise<T> => {
@@ -110,7 +112,10 @@ function play(
         wanted: () => new Map(wishes),
         want: (name, wish) => void wishes.set(name, wish),
       },
-      transaction: ((_: unknown, act: () => unknown) => act()) as never,
+      transaction: (({ durable }: { readonly durable: boolean }, act: () => unknown) => {
+        act();
+        if (durable) synced = [...rows.keys()];
+      }) as never,
     },
   });
   controller.start();
@@ -119,6 +124,7 @@ function play(
     clock,
     controller,
     rows: all,
+    synced: () => synced,
     counted,
     async pass(seconds: number): Promise<void> {
       for (let second = 0; second < seconds; second += 1) {
@@ -435,4 +441,20 @@ it('a machine that works since before the others failed does not hurry the next 
   // One and two others at once; then one after 5, 10, 20 and 40 minutes.
   expect(counted('create')).toBeLessThan(10);
   expect(controller.reason('burst')).toMatch(/its last \d+ machines failed/);
+});
+
+it('a machine is on disk before the cloud is asked for it', async () => {
+  const seen: (readonly string[])[] = [];
+  const here = play(
+    {
+      async create({ run }) {
+        seen.push([run, ...here.synced()]);
+        throw new CloudError('E_CLOUD_CAPACITY', 'none left');
+      },
+    },
+    { rules: { min: 1 } },
+  );
+  await here.pass(3);
+  expect(seen.map(([run = '', ...synced]) => synced.includes(run))).toEqual([true]);
+  here.controller.close();
 });

@@ -67,9 +67,9 @@ function wrap(db: DatabaseSync, path: string): Database {
   const commit = db.prepare('COMMIT');
   // For sync(). SQLite keeps this one file while a connection is open, and never locks it.
   const wal = openSync(`${path}-wal`, 'r');
-  // What an earlier process has committed may not be on disk, and without its name a synced log is lost all the same.
+  // What an earlier process has committed may not be on disk, and without its name, or its folder's, a synced log is lost all the same.
   translated('sync', `${path}-wal`, () => fdatasyncSync(wal));
-  syncFolder(dirname(path));
+  for (const folder of [dirname(path), dirname(dirname(path))]) syncFolder(folder);
   const syncs = createSyncs({
     sync: () =>
       syncFile(wal).catch((error) => {

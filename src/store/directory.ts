@@ -5,6 +5,7 @@
 import { chmodSync, mkdirSync, readdirSync, realpathSync, type Stats, statfsSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { codeOf, OnejobError } from '../base/errors.ts';
+import { makeFolder } from '../system/files.ts';
 import { mountTypeOf, ownMounts } from '../system/mountinfo.ts';
 import { storeFault, translated } from './fault.ts';
 
@@ -51,7 +52,7 @@ export function networkFileSystem(magic: number, mountType: () => string | null)
  */
 export function prepareDirectory(dir: string, close: (path: string, mode: number) => void = chmodSync): string {
   try {
-    mkdirSync(dirname(dir), { recursive: true });
+    makeFolder(dirname(dir), 0o777);
     mkdirSync(dir, { mode: 0o700 });
   } catch (error) {
     if (codeOf(error) !== 'EEXIST') throw cannotMake(dir, error);
@@ -88,10 +89,10 @@ function look(dir: string): Stats {
   }
 }
 
-/** Creates a folder inside the state directory. */
+/** Creates a folder inside the state directory, on disk once this returns: what is synced in it is lost without its name. */
 export function subdirectory(dir: string, name: string): string {
   const path = join(dir, name);
-  translated('make', path, () => mkdirSync(path, { recursive: true, mode: 0o700 }));
+  translated('make', path, () => makeFolder(path));
   return path;
 }
 

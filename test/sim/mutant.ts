@@ -5,11 +5,12 @@
  *     # fault: An action begins before its step was committed.
  *     # promise: S4
  *     # found by: kills (for those that one scenario is made for: it is played first)
+ *     # test: src/a.test.ts (for those that the simulator does not see: this test is red with it)
  *     # survives: why the simulator cannot see it (only for those of which that is known)
  *     # open: how far it was hunted (only for those that nobody has hunted to the end yet)
  */
-import { execFileSync } from 'node:child_process';
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -26,6 +27,7 @@ export const areas = {
   buildkite: 'buildkite',
   logs: null,
   store: null,
+  power: null,
 } as const satisfies Record<string, string | null>;
 export type Area = keyof typeof areas;
 
@@ -40,6 +42,8 @@ export interface Mutant {
   readonly promise: string;
   /** The scenario that is made for it; null for none. */
   readonly foundBy: string | null;
+  /** The test that finds it, from the root; null: the simulator does. */
+  readonly test: string | null;
   /** Why it is known to survive; null when it has to be killed. */
   readonly survives: string | null;
   /** How far it was hunted; null when that was done to the end. */
@@ -63,7 +67,8 @@ function readMutant(name: string, path: string): Mutant {
   if (area === null || !Object.hasOwn(areas, area)) throw wrong(`needs "# area:", one of ${Object.keys(areas).join(', ')}`);
   if (fault === null || !/^[A-Z].*\.$/.test(fault)) throw wrong('needs "# fault:", a sentence');
   if (promise === null || !/^S\d+$/.test(promise)) throw wrong('needs "# promise:", such as S6');
-  if (files.length === 0 || files.some((file) => !file.startsWith('src/'))) throw wrong('changes nothing under src');
+  if (files.length === 0 || files.some((file) => !/^(src\/|install\.sh$)/.test(file)))
+    throw wrong('changes nothing of the product');
   return {
     name,
     path,
@@ -71,6 +76,7 @@ function readMutant(name: string, path: string): Mutant {
     fault,
     promise,
     foundBy: field('found by'),
+    test: field('test'),
     survives: field('survives'),
     open: field('open'),
     files,
@@ -101,13 +107,30 @@ export class Copy implements Disposable {
   readonly #before = new Map<string, Buffer>();
 
   constructor() {
-    for (const name of ['src', 'test', 'package.json']) cpSync(join(root, name), join(this.#dir, name), { recursive: true });
+    for (const name of ['src', 'test', 'scripts', 'package.json', 'vitest.config.ts', 'tsconfig.json', 'install.sh'])
+      cpSync(join(root, name), join(this.#dir, name), { recursive: true });
     symlinkSync(join(root, 'node_modules'), join(this.#dir, 'node_modules'));
   }
 
   /** Where its simulator is. */
   get simulator(): string {
     return join(this.#dir, 'test/sim');
+  }
+
+  /** The first lines of what a test there says that is red; null: it is green. @throws Error when it cannot be run */
+  redOf(test: string): string | null {
+    const vitest = join(root, 'node_modules/vitest/vitest.mjs');
+    const report = join(this.#dir, 'report.json');
+    const words = ['run', test, '--reporter=json', `--outputFile=${report}`];
+    rmSync(report, { force: true });
+    const { stderr } = spawnSync(process.execPath, [vitest, ...words], { cwd: this.#dir, encoding: 'utf8', timeout: 300_000 });
+    if (!existsSync(report)) throw new Error(`${test} cannot be run: ${stderr}`);
+    const { testResults } = JSON.parse(readFileSync(report, 'utf8')) as {
+      testResults: { assertionResults: { title: string; status: string }[] }[];
+    };
+    const all = testResults.flatMap(({ assertionResults }) => assertionResults);
+    if (all.length === 0) throw new Error(`${test} has no test: ${stderr}`);
+    return all.find(({ status }) => status === 'failed')?.title ?? null;
   }
 
   /** @throws Error when the patch does not apply */

@@ -138,6 +138,8 @@ const cache = mkdtempSync(join(tmpdir(), 'onejob-mutants-cache-'));
 process.env.NODE_COMPILE_CACHE = cache;
 using unmutated = new Copy();
 using witnesses = new Players({ count: 1, limit: 4 * hung, folder: unmutated.simulator });
+/** Tests that are green in the unmutated tree. */
+const green = new Set<string>();
 const wholesome = new Map<string, Promise<boolean>>();
 
 /** Whether the same play breaks nothing in the unmutated tree. */
@@ -148,9 +150,19 @@ function isWhole(order: Order): Promise<boolean> {
   return known;
 }
 
+/** What the simulator does not see, a test of one file does. */
+function byTest(name: string, test: string, copy: Copy): Result {
+  const begun = performance.now();
+  if (!green.has(test) && unmutated.redOf(test) !== null) throw new Error(`${test} is red without a mutant, so it says nothing`);
+  green.add(test);
+  const broken = copy.redOf(test);
+  return { name, killed: broken !== null, scenario: test, seed: null, broken, ms: performance.now() - begun, plays: 1 };
+}
+
 async function tryOne(mutant: Mutant, copy: Copy): Promise<Result> {
   copy.apply(mutant);
   try {
+    if (mutant.test !== null) return byTest(mutant.name, mutant.test, copy);
     const came = await attempt(copy.simulator, mutant, isWhole);
     return { name: mutant.name, killed: came.broken !== null, ...came };
   } catch (error) {
@@ -163,7 +175,7 @@ async function tryOne(mutant: Mutant, copy: Copy): Promise<Result> {
 function tell({ name, killed, scenario, seed, broken, ms, plays }: Result): void {
   const time = `${(ms / 1_000).toFixed(1)} s`.padStart(7);
   console.log(
-    `${killed ? '✓' : '✗'} ${time}  ${name.padEnd(32)} ${killed ? `${scenario} ${seed}: ${broken}` : `alive after ${plays} plays`}`,
+    `${killed ? '✓' : '✗'} ${time}  ${name.padEnd(32)} ${killed ? `${scenario} ${seed ?? ''}: ${broken}` : `alive after ${plays} plays`}`,
   );
 }
 
@@ -215,8 +227,8 @@ function markdown(results: readonly Result[]): string {
   const rows = results.flatMap(({ name, killed, scenario, seed, broken, ms }) => {
     const mutant = all.find((one) => one.name === name);
     if (mutant === undefined) return [];
-    const promise = /^(S\d+(?:\/S\d+)?)/.exec(broken ?? '')?.[1] ?? 'no end, or an error';
-    const by = killed ? `${scenario}, seed ${seed}` : 'survives';
+    const promise = mutant.test !== null ? mutant.promise : (/^(S\d+(?:\/S\d+)?)/.exec(broken ?? '')?.[1] ?? 'no end, or an error');
+    const by = !killed ? 'survives' : seed === null ? `\`${scenario}\`` : `${scenario}, seed ${seed}`;
     return [`| ${mutant.area} | \`${name}\` | ${mutant.fault} | ${by} | ${killed ? promise : ''} | ${killed ? seconds(ms) : ''} |`];
   });
   const alive = results.filter(({ killed }) => !killed);

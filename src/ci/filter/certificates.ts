@@ -11,6 +11,7 @@ import fs from 'node:fs';
 import { join } from 'node:path';
 import { attempt, OnejobError } from '../../base/errors.ts';
 import { isNamed } from '../../http/address.ts';
+import { writeWhole } from '../../system/files.ts';
 import { run } from '../../system/run.ts';
 
 export interface Certificate {
@@ -18,15 +19,20 @@ export interface Certificate {
   readonly key: Buffer;
 }
 
-/** The authority's certificate in PEM; null: not made yet. */
+/** The authority's certificate in PEM; null: not made yet, or damaged. */
 export function authorityIn(dir: string): string | null {
-  return attempt(() => fs.readFileSync(join(dir, 'ca.pem'), 'utf8'));
+  return certificateAt(join(dir, 'ca'))?.cert.toString() ?? null;
 }
 
-/** null: not made yet. */
+/** null: not made yet, or damaged. */
 export function certificateIn(dir: string, address: string): Certificate | null {
-  const path = pathOf(dir, address);
-  return attempt(() => ({ cert: fs.readFileSync(`${path}.pem`), key: fs.readFileSync(`${path}.key`) }));
+  return certificateAt(pathOf(dir, address));
+}
+
+function certificateAt(path: string): Certificate | null {
+  const [cert, key] = ['pem', 'key'].map((end) => attempt(() => fs.readFileSync(`${path}.${end}`)));
+  const isWhole = (text: Buffer | null | undefined): text is Buffer => text?.includes('\n-----END ') === true;
+  return isWhole(cert) && isWhole(key) ? { cert, key } : null;
 }
 
 /** What is being made, by folder: several agents ask at the same time, and there is one authority. */
@@ -60,6 +66,8 @@ const lasting = ['-days', '3650'];
 const newKey = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes'];
 
 async function makeAuthority(dir: string, signal: AbortSignal): Promise<void> {
+  // Nobody trusts any more what an earlier one has signed.
+  for (const name of fs.readdirSync(dir)) if (name.startsWith('tls-')) fs.rmSync(join(dir, name));
   const path = join(dir, 'ca');
   const uses = ['basicConstraints=critical,CA:TRUE,pathlen:0', 'keyUsage=critical,keyCertSign'];
   const settings = `[req]\ndistinguished_name=dn\n[dn]\n[ca]\n${uses.join('\n')}\nsubjectKeyIdentifier=hash\n`;
@@ -85,15 +93,22 @@ async function makeCertificate(dir: string, address: string, signal: AbortSignal
   });
 }
 
-/** The key is there before its certificate, whose name says that both are complete. */
+/**
+ * The key is there before its certificate, whose name says that both are complete: sandboxes on other hosts accept no other one, also
+ * after a power cut of this host. @throws Error of the file system
+ */
+export function keepCertificate(path: string, { cert, key }: Certificate): void {
+  writeWhole(`${path}.key`, key, { over: true, mode: 0o600 });
+  writeWhole(`${path}.pem`, cert, { over: true, mode: 0o600 });
+}
+
 async function whole(path: string, make: (key: string, pem: string, scratch: string) => Promise<void>): Promise<void> {
   const [key, pem, scratch] = ['key', 'pem', 'cnf'].map((end) => `${path}.${process.pid}.${end}`) as [string, string, string];
   try {
     // It gets its mode before its contents.
     fs.writeFileSync(key, '', { mode: 0o600 });
     await make(key, pem, scratch);
-    fs.renameSync(key, `${path}.key`);
-    fs.renameSync(pem, `${path}.pem`);
+    keepCertificate(path, { cert: fs.readFileSync(pem), key: fs.readFileSync(key) });
   } finally {
     for (const left of [key, pem, scratch]) fs.rmSync(left, { force: true });
   }

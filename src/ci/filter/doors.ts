@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { attempt, codeOf } from '../../base/errors.ts';
 import { type Listen, parseListen, parseNamed } from '../../http/address.ts';
+import { writeWhole } from '../../system/files.ts';
 
 const listenConfig = z.object({
   /** Of onejob: a filter of another version hands its listeners over to `program`. */
@@ -33,11 +34,12 @@ export function readListenConfig(dir: string): ListenConfig | null {
   return attempt(() => listenConfig.parse(JSON.parse(fs.readFileSync(join(dir, 'doors.json'), 'utf8'))));
 }
 
-/** The file is never incomplete. @throws errors of the file system */
+/**
+ * The file is never incomplete, and on disk once this returns: sandboxes on other hosts outlive a power cut of this one, and call the
+ * port that they were told. @throws errors of the file system
+ */
 export function writeListenConfig(dir: string, value: ListenConfig): void {
-  const path = join(dir, 'doors.json');
-  fs.writeFileSync(`${path}.new`, JSON.stringify(value), { mode: 0o600 });
-  fs.renameSync(`${path}.new`, path);
+  writeWhole(join(dir, 'doors.json'), JSON.stringify(value), { over: true, mode: 0o600 });
 }
 
 /** Ends the filter, because nobody needs one. */

@@ -3,10 +3,11 @@
  * a key of its own that only the job's sealed token contains, or the config of its agent, and it is given out once. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes, randomUUID } from 'node:crypto';
-import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { rmSync } from 'node:fs';
 import { readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { attempt } from '../../base/errors.ts';
+import { makeFolder, writeWhole } from '../../system/files.ts';
 
 const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
 
@@ -18,15 +19,17 @@ export class OneTimeFiles {
     this.#folder = join(dir, 'left');
   }
 
-  /** Replaces what was left under this name before, and returns the key. @throws Error of the file system */
+  /**
+   * Replaces what was left under this name before, and returns the key. It is on disk by then: an agent on another host outlives a power
+   * cut of this one, and asks for it afterwards. @throws Error of the file system
+   */
   leave(name: string, content: string | Uint8Array): string {
     const path = this.#pathOf(name);
     const [key, iv] = [randomBytes(keyBytes), randomBytes(ivBytes)];
     const cipher = createCipheriv('aes-256-gcm', key, iv).setAAD(Buffer.from(name));
     const body = Buffer.concat([cipher.update(content), cipher.final()]);
-    mkdirSync(this.#folder, { recursive: true, mode: 0o700 });
-    writeFileSync(`${path}.new`, Buffer.concat([iv, cipher.getAuthTag(), body]), { mode: 0o600 });
-    renameSync(`${path}.new`, path);
+    makeFolder(this.#folder);
+    writeWhole(path, Buffer.concat([iv, cipher.getAuthTag(), body]), { over: true, mode: 0o600, alone: true });
     return key.toString('base64url');
   }
 

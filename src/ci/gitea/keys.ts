@@ -3,11 +3,12 @@
  * after the server's ten minutes. A key is good for one job, and is removed with its runner. It is in a file of root's or the user's
  * state directory (0600), never in the store.
  */
-import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { attempt } from '../../base/errors.ts';
 import type { AgentId } from '../../core/slot.ts';
+import { makeFolder, writeWhole } from '../../system/files.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { RunnerKey } from './client.ts';
 
@@ -17,10 +18,10 @@ const stored = z.object({ uuid: z.string(), token: z.string() });
 export function createRunnerKeys(dir: string) {
   const fileOf = (agent: AgentId) => join(dir, `${agent}.json`);
   return {
-    /** @throws Error of the file system */
+    /** On disk once this returns: after a power cut, too, its job is ended at once. @throws Error of the file system */
     keep(agent: AgentId, { uuid, token }: RunnerKey): void {
-      mkdirSync(dir, { recursive: true, mode: 0o700 });
-      writeFileSync(fileOf(agent), JSON.stringify({ uuid, token }), { mode: 0o600 });
+      makeFolder(dir);
+      writeWhole(fileOf(agent), JSON.stringify({ uuid, token }), { over: true, mode: 0o600, alone: true });
     },
     of: (agent: AgentId): RunnerKey | null =>
       stored.safeParse(jsonOf(attempt(() => readFileSync(fileOf(agent), 'utf8')) ?? '')).data ?? null,

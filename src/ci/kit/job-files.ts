@@ -3,12 +3,12 @@
  * (0600), because a job is full of secrets. A job is written before anything is done about it, so that the next manager starts it, or
  * ends it with a reason.
  */
-import { mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { readdirSync, readFileSync, rmSync } from 'node:fs';
 import { open, rename } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import type { z } from 'zod';
 import { attempt } from '../../base/errors.ts';
-import { syncFolder } from '../../system/files.ts';
+import { makeFolder, syncFolder } from '../../system/files.ts';
 import { jsonOf } from '../../system/json.ts';
 
 export interface JobFiles<T> {
@@ -24,8 +24,7 @@ export function createJobFiles<T>(dir: string, schema: z.ZodType<T>): JobFiles<T
   const fileOf = (id: string) => join(dir, `${id}.json`);
   return {
     async keep(id, what) {
-      const made = mkdirSync(dir, { recursive: true, mode: 0o700 });
-      if (made !== undefined) syncFolder(dirname(dir));
+      makeFolder(dir);
       const part = `${fileOf(id)}.new`;
       await using file = await open(part, 'w', 0o600);
       await file.writeFile(JSON.stringify(what));

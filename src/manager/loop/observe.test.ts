@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { decide } from '../../core/decide.ts';
-import { type AgentLane, emptySlot, type JobResult, type Slot, type SlotEvent } from '../../core/slot.ts';
+import { type AgentLane, emptySlot, hostRestarted, type JobResult, type Slot, type SlotEvent } from '../../core/slot.ts';
 import { LogFollowers } from '../../logs/followers.ts';
 import { createLogFolder } from '../../logs/log-file.ts';
 import type { Runtime } from '../../ports/runtime.ts';
@@ -95,3 +95,53 @@ test.each([
     expect(event).toMatchObject({ kind: 'prepareFailed', failure: { code: failure, message: expect.stringMatching(words) } });
   },
 );
+
+/** What is told of an agent in `lane` of an earlier boot, whose sandbox is listed as made and not started. */
+async function toldAfterBoot(lane: AgentLane, elsewhere: boolean): Promise<SlotEvent[]> {
+  using dir = scratch();
+  const slot: Slot = { ...emptySlot({ key: 'p/1', runtime: 'docker', service: 'own', grace: 5 }), agent: lane };
+  const runtime = {
+    name: 'docker',
+    capabilities: { elsewhere },
+    async *logs() {
+      yield [{ stream: 'stdout', time: 1n, bytes: Buffer.from(`${readyMarker(agent)}\n`) }];
+    },
+    async *events() {},
+    list: async () => [{ agent, pool: 'p', slot: 'p/1', state: { kind: 'created' } }],
+    disk: async () => null,
+  } as unknown as Runtime;
+  const posted: SlotEvent[] = [];
+  const reconciler = {
+    slots: [slot],
+    slotOf: () => slot,
+    placeOf: () => slot,
+    post: (_: string, event: SlotEvent) => posted.push(event),
+    pause: { release: () => false },
+    catchUp() {},
+    replanAll() {},
+  };
+  const clock = handClock();
+  const followers = new LogFollowers({ logs: createLogFolder(dir.path), clock, state: () => {}, failed: () => {} });
+  const probe = { isProbe: () => false };
+  const more = { probe, held: { isOurs: () => false }, fingerprints: { refresh: async () => {} }, rebooted: new Set(['p/1']) };
+  const observer = new Observer({ clock, followers, reconciler, runtimes: [runtime], ...more } as unknown as ObserveParts);
+  await observer.start();
+  await observer.close();
+  await followers.close();
+  return posted;
+}
+
+const busy: AgentLane = { kind: 'busy', agent, job: 'j', since: 0, due: null };
+
+test('a sandbox that a power cut has made look unstarted is lost with its job: nobody else would ever end it', async () => {
+  expect(await toldAfterBoot(busy, false)).toEqual([{ kind: 'exited', agent, exit: hostRestarted, released: true }]);
+});
+
+test('on another host nothing was cut off', async () => {
+  expect(await toldAfterBoot(busy, true)).toEqual([]);
+});
+
+test('a script that may have gone to its gate before a power cut counts as begun, though its log does not show it', async () => {
+  const [event] = await toldAfterBoot(releasing, false);
+  expect(event).toEqual({ kind: 'exited', agent, exit: hostRestarted, released: true });
+});

@@ -52,6 +52,8 @@ export class Observer {
   readonly #watching: Promise<void>[] = [];
   readonly #runtimes: Runtime[];
   readonly #resyncing = new Map<Runtime, Promise<void>>();
+  /** Agents whose sandboxes an earlier boot of this host has ended. */
+  readonly #ended = new Set<AgentId>();
   #timer: (() => void) | null = null;
 
   constructor(parts: ObserveParts) {
@@ -86,7 +88,12 @@ export class Observer {
   /** Follows the existing sandboxes, then looks at everything once. Resolves when that was done or has failed. */
   async start(): Promise<void> {
     const { reconciler, followers, rebooted } = this.#parts;
-    for (const slot of reconciler.slots) if (rebooted.has(slot.key)) this.#endedWithBoot(slot);
+    for (const slot of reconciler.slots) {
+      const agents = rebooted.has(slot.key) ? standing(slot) : [];
+      if (agents.length === 0 || this.#runtimeOf(slot).capabilities.elsewhere === true) continue;
+      for (const agent of agents) this.#ended.add(agent);
+      this.#endedWithBoot(slot);
+    }
     for (const slot of reconciler.slots) {
       for (const agent of standing(slot)) followers.follow(agent, this.#runtimeOf(slot));
     }
@@ -190,7 +197,7 @@ export class Observer {
    * too, so its absence proves nothing (S3).
    */
   #endedWithBoot(slot: Slot): void {
-    if (!mayHaveBegun(slot) || this.#runtimeOf(slot).capabilities.elsewhere === true) return;
+    if (!mayHaveBegun(slot)) return;
     this.#parts.reconciler.post(slot.key, { kind: 'exited', agent: slot.agent.agent, exit: hostRestarted, released: true });
   }
 
@@ -238,6 +245,8 @@ export class Observer {
       for (const sandbox of seen) {
         if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
         else if (sandbox.state.kind === 'exited') void this.exited(sandbox.agent, sandbox.state.exit);
+        // It was at its gate: a power cut has taken from its runtime that it was started, and nothing would ever end it.
+        else if (sandbox.state.kind === 'created' && this.#ended.has(sandbox.agent)) void this.exited(sandbox.agent, hostRestarted);
       }
       reconciler.catchUp(runtime.name);
       await fingerprints.refresh(runtime, signal);

@@ -1,12 +1,15 @@
 /** Putting an image into the store of the engines, on an Engine that a test makes. */
+import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { Socket } from 'node:net';
+import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import { answersPing, withoutVersion } from '../../../test/kit/fake-engine.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { Engine } from '../engine/engine.ts';
-import { ImageStore } from './image-store.ts';
+import { fillPodman, ImageStore } from './image-store.ts';
 
 /** The Engine leaves a connection to a container open, as a real one does whatever becomes of that. */
 test('who stops while an image is read leaves no connection that would keep the process', async () => {
@@ -115,4 +118,20 @@ test('an image that is there already is not read again, which may be gigabytes a
   const { asked, filling } = await ended(0, '', false);
   expect(await filling).toMatch(/^onejob-o-images-\w{12}$/);
   expect(asked.filter((url) => url.endsWith('/get'))).toEqual([]);
+});
+
+/** A `podman` and a `sync` of the test, which say that they were called. */
+test.each([
+  ['is', 'exit 0', ['podman image exists', 'podman load', 'sync -f', 'podman tag']],
+  ['cannot be', 'exit 1', ['podman image exists', 'podman load', 'sync -f', 'sync']],
+])('an image has its name only once it is on disk (which it %s)', async (_, synced, calls) => {
+  using here = scratch();
+  const program = (name: string, text: string): void =>
+    writeFileSync(join(here.path, name), `#!/bin/sh\nPATH=/usr/bin:/bin\n${text}\n`, { mode: 0o755 });
+  const say = (words: string): string => `echo "${words}" >>${here.path}/said`;
+  program('podman', `shift 4; ${say('podman $*')}; case $1 in image) exit 1;; load) echo Loaded image: x;; esac`);
+  program('sync', `${say('sync $*')}; ${synced}`);
+  spawnSync('/bin/sh', ['-c', fillPodman, 'name'], { env: { PATH: here.path } });
+  const said = readFileSync(join(here.path, 'said'), 'utf8').trim().split('\n');
+  expect(said).toEqual(calls.map((call) => expect.stringMatching(new RegExp(`^${call}( |$)`))));
 });

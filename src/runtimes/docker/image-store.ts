@@ -21,14 +21,18 @@ import { engineHost } from './own-engine.ts';
 
 const podman = `podman --root ${inEngine.images} --runroot /run/engine/fill`;
 
-/** Loads what comes from standard input under a name, unless it is there: it says a word if it wants it. A load that was interrupted is repeated by the next one. */
-const fillPodman = `name=$0
+/**
+ * Loads what comes from standard input under a name, unless it is there: it says a word if it wants it. A load that was interrupted is
+ * repeated by the next one. It has its name only once it is on disk: Podman syncs no layer, and after a power cut every agent would get half an image.
+ */
+export const fillPodman = `name=$0
 ${podman} image exists "$name" && exit
 echo wanted
 said=$(${podman} load -q) || exit
+sync -f ${inEngine.images} 2>/dev/null || sync || exit
 ${podman} tag "\${said##*: }" "$name"`;
 
-/** The same for Docker: `$0` is the number of the image in its volume, `$1` its name. */
+/** The same for a Docker Engine: `$0` is the number of the image in its volume, `$1` its name. */
 const fillDocker = `set -e; cd ${inEngine.images}; [ ! -e "has/$0" ] || exit 0
 echo wanted
 export DOCKER_HOST=unix:///run/engine/fill.sock
@@ -45,7 +49,8 @@ cd docker/overlay2; cp -a --parents l */[cl]* ../../new/overlay2
 for files in */diff; do
   mkdir "../../new/overlay2/\${files%diff}work"; ln -s "${inEngine.ready}/docker/overlay2/$files" "../../new/overlay2/$files"
 done
-cd ../..; mv new seed; mkdir -p has; : >"has/$0"`;
+cd ../..; mv new seed; sync -f . 2>/dev/null || sync
+mkdir -p has; : >"has/$0"`;
 
 export interface ReadyImage {
   readonly id: string;

@@ -122,8 +122,8 @@ export class WithEngines implements Runtime {
     chosen?.(made);
     try {
       const maker = await this.#makerOf(spec, progress, signal);
-      const name = await this.#store.ensure(image.id, maker, progress, signal);
       const from = { imageId: maker, ready: await this.#readyFor(spec, maker, progress, signal) };
+      const name = await this.#store.ensure(image.id, maker, progress, signal);
       const engine = await this.#startOrRetreat(spec, from, progress, signal);
       await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
       void engine.watch();

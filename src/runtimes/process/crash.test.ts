@@ -13,7 +13,7 @@ import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Runtime } from '../../ports/runtime.ts';
-import { markVariable } from '../../system/process-identity.ts';
+import { bootId, markVariable } from '../../system/process-identity.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { frame, readyMarker } from '../gate.ts';
 import { archive } from './files.ts';
@@ -110,6 +110,7 @@ test('a sandbox of a manager that died between intent and start is listed, and c
     mode: 'plain',
     uid: null,
     cgroups: [],
+    boot: bootId(),
   } as const;
   await makeFolder(layout(dir), { ...about, cgroups: [], files: join(dir, 'agents', spec.agent) });
   expect(await runtime.list(never)).toEqual([{ agent: spec.agent, pool: 'p', slot: 'p/1', state: { kind: 'created' } }]);
@@ -125,7 +126,17 @@ test('a plain job of our own user may leave its control group, and ends with its
   mkdirSync(group);
   for (const name of ['cgroup.kill', 'cgroup.procs']) writeFileSync(join(group, name), '');
   const folder = join(dir, 'agents', agent);
-  const about = { owner, agent, pool: 'p', slot: 'p/1', fingerprint: 'x', mode: 'plain', uid: null, cgroups: [group] } as const;
+  const about = {
+    owner,
+    agent,
+    pool: 'p',
+    slot: 'p/1',
+    fingerprint: 'x',
+    mode: 'plain',
+    uid: null,
+    cgroups: [group],
+    boot: bootId(),
+  } as const;
   await makeFolder(layout(dir), { ...about, cgroups: [group], files: folder });
   const escaped = spawn('sleep', ['600'], { stdio: 'ignore', detached: true, env: { [markVariable]: agent } });
   const ended = once(escaped, 'exit');

@@ -35,6 +35,8 @@ const intent = z.object({
   files: z.string(),
   /** Its cgroup folders, the one that can kill first. */
   cgroups: z.array(z.string()),
+  /** In which it was made; empty in older files. */
+  boot: z.string().default(''),
 });
 /** What was decided about a sandbox before it started. */
 export type Intent = z.infer<typeof intent>;
@@ -168,8 +170,9 @@ export function stateOf(at: Layout, about: Intent, boot: string): SandboxSeen['s
   const code = exitCode(at, about.agent);
   if (code !== null) return ended(code);
   const supervisor = supervisorOf(path);
-  if (supervisor === null) return { kind: 'created' };
-  if (supervisor.boot !== boot) return { kind: 'exited', exit: hostRestarted };
+  // A power cut may have taken what its supervisor wrote, or a part of it.
+  if (supervisor === null && about.boot === boot) return { kind: 'created' };
+  if (supervisor === null || supervisor.boot !== boot) return { kind: 'exited', exit: hostRestarted };
   const first = firstProcessOf(path);
   if (isAlive(supervisor) || (first !== null && isAlive(first))) return { kind: 'running' };
   // It may have ended between the two looks.

@@ -90,8 +90,8 @@ export async function makeSandbox(host: ProcessHost, spec: SandboxSpec, progress
   for (const line of groups.missing) progress(line);
   // Another user cannot pass through the closed state directory, so without mounts its files are elsewhere.
   const files = bubblewrap || uid === null ? final : join(host.openDir, agent);
-  const { owner, mode } = host;
-  const made = { fingerprint: processFingerprint(host, recipe), mode, uid, files, cgroups: groups.paths };
+  const { owner, mode, boot } = host;
+  const made = { boot, fingerprint: processFingerprint(host, recipe), mode, uid, files, cgroups: groups.paths };
   const folder = await makeFolder(host.at, { owner, agent, pool, slot, ...made });
   if (files !== folder) await makeOpen(host.openDir);
   await makeFiles(files, uid, bubblewrap);

@@ -69,7 +69,7 @@ export async function emptySandbox({ clock, at }: ProcessHost, about: Intent): P
 async function guess(host: ProcessHost, agent: AgentId): Promise<Intent> {
   const folder = join(host.at.agents, agent);
   const open = join(host.openDir, agent);
-  const about = { owner: host.owner, agent, pool: '', slot: '', fingerprint: '', mode: 'plain' } as const;
+  const about = { owner: host.owner, agent, pool: '', slot: '', fingerprint: '', mode: 'plain', boot: host.boot } as const;
   const uid = host.root ? await uidOf(folder) : null;
   const cgroups = leftCgroups(host.cgroups).filter((path) => basename(path) === agent);
   return { ...about, uid, cgroups, files: lstatSync(open, { throwIfNoEntry: false }) === undefined ? folder : open };

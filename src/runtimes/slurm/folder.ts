@@ -23,6 +23,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { codeOf, OnejobError } from '../../base/errors.ts';
 import type { AgentId } from '../../core/slot.ts';
+import { makeFolderLater, syncFolderLater } from '../../system/files.ts';
 import { removeTree, whyStuck } from '../../system/foreign-tree.ts';
 import { jsonOf } from '../../system/json.ts';
 import { readOr, unread } from '../../system/process-identity.ts';
@@ -62,7 +63,7 @@ export class AgentFolders {
   /** @throws OnejobError E_FILES */
   async open(): Promise<void> {
     try {
-      for (const path of [this.#agents, this.marks]) await mkdir(path, { recursive: true, mode: 0o700 });
+      for (const path of [this.#agents, this.marks]) await makeFolderLater(path);
     } catch (cause) {
       throw new OnejobError('E_FILES', `Cannot make ${this.#agents}: ${codeOf(cause)}.`, {
         hint: 'Write a "folder" into the runtime that this user can write to, here and on the nodes.',
@@ -82,10 +83,14 @@ export class AgentFolders {
       await chmod(join(draft, 'tmp'), 0o1777);
     }
     const all = { ...files, 'spec.json': JSON.stringify(about), 'log/stdout': '', 'log/stderr': '' };
-    for (const [name, text] of Object.entries(all)) await writeFile(join(draft, name), text, { mode: 0o600 });
+    // Without its intent nobody would know what Slurm runs after a power cut of this host.
+    for (const [name, text] of Object.entries(all))
+      await writeFile(join(draft, name), text, { mode: 0o600, flush: name === 'spec.json' });
+    await syncFolderLater(draft);
     // Long enough for any exit code, so that it can be overwritten in place on a full disk.
     await writeFile(join(this.marks, `${about.agent}.exit`), '-------\n', { mode: 0o600 });
     await rename(draft, this.of(about.agent));
+    await syncFolderLater(this.#agents);
   }
 
   /** null: the agent has no folder. @throws OnejobError E_SANDBOX_UNREAD if the folder cannot be read now */

@@ -39,7 +39,7 @@ import { type Program, programsOf } from './programs.ts';
 import { SlurmQueue, slowly } from './queue.ts';
 import { workspaceIn } from './sandboxes.ts';
 import { askedBy, killScript, markersWithin, releaseScript, scriptsOf } from './script.ts';
-import { commentOf, isOf, type Jobs, jobName, jobOf, patience, phaseOf, saidIn, stateOf, waitText } from './states.ts';
+import { commentOf, damaged, isOf, type Jobs, jobName, jobOf, patience, phaseOf, saidIn, stateOf, waitText } from './states.ts';
 import { submitOptions, wantsOf } from './submission.ts';
 
 export interface SlurmOptions {
@@ -228,7 +228,7 @@ class SlurmRuntime implements Runtime {
     const agents = await this.#folders.agents();
     const seen = agents.flatMap((agent): SandboxSeen[] => {
       const about = this.#folders.intentOf(agent);
-      if (about === null) return [];
+      if (about === null) return [{ agent, pool: '', slot: '', state: damaged(jobs.get(agent) ?? []) }];
       const now = this.#stateOf(agent, jobs);
       const state =
         now === null

@@ -127,6 +127,12 @@ export function stateOf(look: FolderLook, { job, since, afterStart }: QueueLook)
   return { kind: 'exited', exit: exitOf(look, job) };
 }
 
+/** Of a sandbox whose folder does not say any more what it is. `own`: jobs of its name. */
+export function damaged(own: readonly SlurmJob[]): SandboxSeen['state'] {
+  if (own.some((job) => phaseOf(job) !== 'ended')) return { kind: 'running' };
+  return { kind: 'exited', exit: lost('its folder was damaged when the host went down') };
+}
+
 /** What Slurm puts back into its queue after its controller died has run already, and will not run again. */
 function secondStart(look: FolderLook, job: SlurmJob | null): SandboxSeen['state'] {
   return { kind: 'exited', exit: lost(`Slurm put it back into its queue after it had begun${at(look, job)}`) };
