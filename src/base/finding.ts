@@ -1,3 +1,4 @@
+import { messageOf, OnejobError } from './errors.ts';
 import type { FindingCode } from './finding-codes.ts';
 
 /** A finding of `doctor`. `error` means that jobs cannot run because of it. */
@@ -26,6 +27,14 @@ const finding =
 export const fine = finding('ok');
 export const warning = finding('warning');
 export const problem = finding('error');
+
+/** What a look finds; if it fails, that. So one that cannot look keeps nobody from what others find. @throws why `signal` aborted */
+export async function found(subject: string, look: Promise<Finding[]>, signal: AbortSignal): Promise<Finding[]> {
+  return look.catch((error: unknown) => {
+    signal.throwIfAborted();
+    return [problem(subject, messageOf(error), error instanceof OnejobError ? error.hint : null)];
+  });
+}
 
 /** The findings, those without a code of their own with that of what was looked at. */
 export function coded(code: FindingCode, findings: readonly Finding[]): Finding[] {

@@ -4,7 +4,7 @@ import { mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type OnejobError, toFailure } from '../base/errors.ts';
-import { coded, fine, problem, warning } from '../base/finding.ts';
+import { coded, fine, found, problem, warning } from '../base/finding.ts';
 import { secretFindings, weakenedFindings } from '../config/findings.ts';
 import { lookAtHost } from '../config/host-look.ts';
 import { checkConfig } from '../config/load.ts';
@@ -80,8 +80,9 @@ async function doctorAlone(session: Session, absent: OnejobError): Promise<Findi
     try {
       const runtimes = await chooseRuntimes({ config, clock: systemClock, env: source.env, owner: 'doctor', stateDir, stored: [] });
       const signal = timeLimit(patience);
-      const found = await Promise.all(runtimes.all.map((runtime) => runtime.check(signal).finally(() => runtime.close?.())));
-      return [...runtimes.findings(), ...found.flat()];
+      const look = (runtime: (typeof runtimes.all)[number]) =>
+        found(runtime.name, runtime.check(signal), signal).finally(() => runtime.close?.());
+      return [...runtimes.findings(), ...(await Promise.all(runtimes.all.map(look))).flat()];
     } catch (error) {
       return [problem('runtime', toFailure(error).message)];
     } finally {

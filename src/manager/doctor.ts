@@ -1,6 +1,6 @@
 /** What `doctor` says: what is known already, and what services, runtimes and the host find when they look now. */
 import { abortable } from '../base/abortable.ts';
-import { coded } from '../base/finding.ts';
+import { coded, found } from '../base/finding.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { howToApply } from '../config/changed.ts';
 import type { FindingView } from '../contract/schema.ts';
@@ -53,14 +53,14 @@ export async function examine(parts: DoctorParts, signal: AbortSignal): Promise<
     queue.check().then((found) => coded('own-queue', found)),
     serviceFindings({ services, registrations: store.registrations, clock, diagnostics }, signal),
     imageFindings(reconciler.pools, signal),
-    ...runtimes.all.map(async (runtime) => coded('runtime', await runtime.check(signal))),
+    ...runtimes.all.map(async (runtime) => coded('runtime', await found(runtime.name, runtime.check(signal), signal))),
   ];
   const wide = await host.hostFindings(signal);
   // A pool's lack of devices is reported once, with its reason.
   const explained = new Set(wide.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
-  const found = deviceManager === null ? [] : deviceFindings(deviceManager);
-  const lacking = found.filter(({ subject }) => !explained.has(subject));
-  const news = wide.filter((one) => !found.some((other) => isSameReset(one, other)));
+  const ofDevices = deviceManager === null ? [] : deviceFindings(deviceManager);
+  const lacking = ofDevices.filter(({ subject }) => !explained.has(subject));
+  const news = wide.filter((one) => !ofDevices.some((other) => isSameReset(one, other)));
   const stuck = host
     .conditions()
     .filter((one) => isOfHost(one) || !explained.has(findingOf(one).subject))

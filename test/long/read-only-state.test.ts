@@ -87,8 +87,12 @@ test.skipIf(lacks('loop', 'docker', 'chromium'))(
 
     // One job ends meanwhile; its end cannot be written down yet, and nobody takes it for lost.
     writeFileSync(join(flags, 'first'), '');
-    const told = /nothing new starts: Cannot write \S+onejob\.db: the disk rejected the write/;
-    await page.getByText(told).first().waitFor();
+    const why = 'Cannot write \\S+onejob\\.db: the disk rejected the write';
+    const told = new RegExp(`nothing new starts: ${why}`);
+    await page
+      .getByText(new RegExp(`starts nothing new: ${why}`))
+      .first()
+      .waitFor();
     expect((await here.cli(['status']).ended).stdout).toMatch(told);
     expect(await here.api.job(waits.id)).toMatchObject({ state: 'queued', reason: expect.stringMatching(told) });
     for (const { id } of [ends, runs]) expect(await here.api.job(id)).toMatchObject({ state: 'running' });

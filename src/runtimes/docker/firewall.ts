@@ -62,7 +62,8 @@ export function createFirewall(owner: string, local: boolean, options: FirewallO
   const look = async (): Promise<{ flavour: Flavour } | { why: string }> => {
     if (!local) return { why: 'the Engine is not on this host' };
     if (process.getuid?.() !== 0) return { why: 'only root may change the firewall of this host' };
-    if (await isPodman()) return { why: 'Podman keeps its rules elsewhere than in the chain DOCKER-USER' };
+    // Of an Engine that is away, others say so.
+    if (await isPodman().catch(() => false)) return { why: 'Podman keeps its rules elsewhere than in the chain DOCKER-USER' };
     const whys: string[] = [];
     for (const flavour of await flavoursHere()) {
       const saved = await ask(tool(flavour, 'ipv4', 'save'), ['-t', 'filter']);
