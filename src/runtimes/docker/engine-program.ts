@@ -3,9 +3,8 @@
  * else can replace. Podman, which makes the sandbox, answers on one, which only the manager can open. For the other it starts a rootless Docker Engine at the first
  * connection, so that jobs without containers pay nothing. The container ends with Podman.
  *
- * Its arguments are the agent, by which the host knows it, and the agent's cards.
+ * Its argument is the agent, by which the host knows it.
  */
-import { cardsConfig, handOnCards } from './engine-cards.ts';
 
 /** Names inside of the container; the image and the program have the same. */
 export const inEngine = {
@@ -39,15 +38,13 @@ done </proc/self/cgroup;
 [ -d ${inEngine.storage}/docker ] || [ ! -d ${inEngine.ready}/seed ] || {
 rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker; };
 exec 3<&9 9<&-; export LISTEN_PID=$$;
-set --; [ ! -e ${cardsConfig} ] || set -- --config-file ${cardsConfig};
-exec dockerd "$@" -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid $MIRRORS
+exec dockerd -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid $MIRRORS
 `.trim();
 
 /** In the program's words: `Socket` hands over a socket as systemd does, as descriptor 3. rootlesskit uses that one itself. */
 export const engineProgram = String.raw`
-use strict; use warnings; use POSIX (); use Socket; use Cwd ();
+use strict; use warnings; use POSIX (); use Socket;
 my $mirrors = $ENV{MIRRORS};
-${handOnCards}
 my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam '${inEngine.user}' or die "the image has no user for the engine\n";
 sub listening {
   my ($path, $owner, $mask) = @_;
@@ -76,8 +73,6 @@ sub start {
 my @docker = (qw(rootlesskit --state-dir=/run/engine/rootlesskit --net=slirp4netns --mtu=65520 --slirp4netns-sandbox=auto
   --slirp4netns-seccomp=auto --disable-host-loopback --port-driver=builtin --copy-up=/etc --copy-up=/run --cgroupns sh -c),
   '${dockerStart.replaceAll('\n', ' ')}');
-my (undef, @cards) = @ARGV;
-hand_on(@cards);
 chmod 0666, '/dev/net/tun';
 my $owner = (stat '${inEngine.folder}')[4] // die "${inEngine.folder}: $!\n";
 my $asked = listening('${inEngine.docker}', 0, 0);

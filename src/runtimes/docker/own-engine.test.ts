@@ -1,8 +1,6 @@
 import { expect, it } from 'vitest';
 import { bareRecipe } from '../../../test/kit/recipe.ts';
-import { leased } from '../../../test/kit/runtimes.ts';
 import type { Recipe } from '../../ports/runtime.ts';
-import { grantOf, noGrant } from './grants.ts';
 import { engineBody, specInside } from './own-engine.ts';
 
 const context = {
@@ -13,8 +11,6 @@ const context = {
   network: 'n',
   folder: '/s/engines/a1',
   store: 'v',
-  grant: noGrant,
-  migMinors: null,
   ready: null,
 };
 const specOf = (changes: Partial<Recipe>) => ({
@@ -86,18 +82,6 @@ it.each([{ readOnly: true }, { tmpfs: { '/tmp': 'size=1m' } }])('a sandbox with 
   expect(specInside(specOf(changes), 'i').recipe.mounts.map(({ container }) => container)).toEqual(['/var/run/docker.sock']);
 });
 
-it('an engine has the cards of its agent, and says to what runs in it which they are', () => {
-  const [nvidia, amd] = [leased({ uuid: 'GPU-a', minor: 3 }), leased({ vendor: 'amd', uuid: 'GPU-b', minor: 128 })];
-  const devices = [nvidia, amd];
-  const grant = grantOf(devices, { way: 'request', capabilities: [], groups: [44], openFiles: 65_536 });
-  const { Cmd, Env, HostConfig } = engineBody({ ...specOf({}), devices }, { ...context, grant });
-  expect(Cmd).toEqual(['a1', 'GPU-a=nvidia3']);
-  expect(Env).toContain('NVIDIA_VISIBLE_DEVICES=GPU-a');
-  expect(HostConfig).toMatchObject({ DeviceRequests: [{ DeviceIDs: ['GPU-a'] }], GroupAdd: ['44'] });
-  expect(HostConfig.Devices.map(({ PathOnHost }) => PathOnHost)).toEqual(['/dev/net/tun', '/dev/kfd', '/dev/dri/renderD128']);
-  expect(HostConfig.Ulimits).toContainEqual({ Name: 'nofile', Soft: 65_536, Hard: 65_536 });
-});
-
-it('an engine without cards asks for none, also on an Engine whose images would get all', () => {
+it('an engine asks for no cards, also on an Engine whose images would get all', () => {
   expect(engineBody(specOf({}), context).Env).toContain('NVIDIA_VISIBLE_DEVICES=void');
 });

@@ -3,12 +3,11 @@
  * It carries the labels of the agent, and the limits that hold for the sandbox and all containers of its job together.
  */
 import type { SandboxSpec } from '../../ports/runtime.ts';
-import type { MigMinors } from '../devices.ts';
 import { engineAppArmor } from './apparmor.ts';
 import { type CreateContext, hostName, sandboxLabels, ulimitsOf, workspacePath } from './create.ts';
-import { cardWords } from './engine-cards.ts';
 import { engineProgram, inEngine } from './engine-program.ts';
 import { engineSeccomp } from './engine-rights.ts';
+import { noGrant } from './grants.ts';
 
 /** What each container with a rootless engine is made with, on this host as it is now. */
 export const engineHost = () => ({
@@ -30,12 +29,11 @@ export const engineHost = () => ({
 /** What the engines themselves need in addition to the job. */
 const need = { memory: 256 * 2 ** 20, pids: 512 };
 
-interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineStart' | 'imageId' | 'network' | 'grant'> {
+interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineStart' | 'imageId' | 'network'> {
   /** Folder of this host for the socket. */
   readonly folder: string;
   /** Volume with images. */
   readonly store: string;
-  readonly migMinors: MigMinors | null;
   /** Volume with images for jobs; null without. */
   readonly ready: string | null;
 }
@@ -43,7 +41,6 @@ interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineSt
 /** The body of `POST /containers/create`. */
 export function engineBody(spec: SandboxSpec, context: EngineContext) {
   const { recipe } = spec;
-  const { grant } = context;
   const mirrors = (recipe.containers?.mirrors ?? []).map((mirror) => `--registry-mirror ${mirror}`);
   const all = sandboxLabels(spec, context);
   const volume = (Target: string) => ({ Type: 'volume', Target, VolumeOptions: { Labels: all } });
@@ -51,15 +48,14 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
     Image: context.imageId,
     User: '0',
     Entrypoint: ['perl', '-e', engineProgram],
-    Cmd: [spec.agent, ...cardWords(spec.devices, context.migMinors)],
-    // By these the host knows which cards it has; jobs see those of the sandbox.
-    Env: Object.entries({ ...grant.defaults, ...grant.env, MIRRORS: mirrors.join(' ') }).map(([name, value]) => `${name}=${value}`),
+    Cmd: [spec.agent],
+    // It has no cards, also on an Engine that gives all of them where nothing is said.
+    Env: Object.entries({ ...noGrant.env, MIRRORS: mirrors.join(' ') }).map(([name, value]) => `${name}=${value}`),
     WorkingDir: '/',
     Hostname: hostName(spec.name),
     Labels: all,
     HostConfig: {
       ...engineHost(),
-      ...grant.host,
       NetworkMode: context.network,
       Mounts: [
         ...[workspacePath, '/tmp', inEngine.storage].map(volume),
@@ -76,15 +72,12 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
         })),
       ],
       Tmpfs: { '/sys/fs/cgroup': '' },
-      Devices: [
-        { PathOnHost: '/dev/net/tun', PathInContainer: '/dev/net/tun', CgroupPermissions: 'rw' },
-        ...(grant.host.Devices ?? []),
-      ],
+      Devices: [{ PathOnHost: '/dev/net/tun', PathInContainer: '/dev/net/tun', CgroupPermissions: 'rw' }],
       ...(spec.cpuset !== undefined && { CpusetCpus: spec.cpuset }),
       ...(recipe.cpus !== null && { NanoCpus: Math.round(recipe.cpus * 1e9) }),
       ...(recipe.memory !== null && { Memory: recipe.memory + need.memory, MemorySwap: recipe.memory + need.memory }),
       PidsLimit: recipe.pids === null ? -1 : recipe.pids + need.pids,
-      Ulimits: ulimitsOf(recipe, grant.openFiles),
+      Ulimits: ulimitsOf(recipe, null),
       // The sandbox is to be ended before it.
       OomScoreAdj: 0,
     },
@@ -104,8 +97,6 @@ export function specInside(spec: SandboxSpec, imageId: string): SandboxSpec {
       imageId,
       pull: 'never',
       network: 'host',
-      // Podman knows the cards by CDI alone, however its own container got them.
-      grant: { ...recipe.grant, way: 'auto' },
       cpus: null,
       memory: null,
       pids: null,

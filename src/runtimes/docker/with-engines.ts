@@ -28,7 +28,6 @@ import {
   start,
 } from '../../ports/runtime.ts';
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
-import { readMigMinors } from '../devices.ts';
 import { statusOf } from '../engine/failures.ts';
 import { Images } from '../engine/image.ts';
 import { AgentEngine, outside } from './agent-engine.ts';
@@ -124,7 +123,7 @@ export class WithEngines implements Runtime {
       const maker = await this.#makerOf(spec, progress, signal);
       const from = { imageId: maker, ready: await this.#readyFor(spec, maker, progress, signal) };
       const name = await this.#store.ensure(image.id, maker, progress, signal);
-      const engine = await this.#startOrRetreat(spec, from, progress, signal);
+      const engine = await this.#start(spec, from, progress, signal);
       await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
       void engine.watch();
       return made;
@@ -255,18 +254,6 @@ export class WithEngines implements Runtime {
     return found.length === 0 ? null : this.#store.ready(pool, found, maker, progress, signal);
   }
 
-  /** An Engine that gives no cards in one way is asked in another, once. */
-  async #startOrRetreat(spec: SandboxSpec, from: EngineImages, progress: Progress, signal: AbortSignal): Promise<AgentEngine> {
-    try {
-      return await this.#start(spec, from, progress, signal);
-    } catch (error) {
-      if (!this.#outer.parts.devices.retreat(error)) throw error;
-      signal.throwIfAborted();
-      await this.remove(spec.agent);
-      return await this.#start(spec, from, progress, signal);
-    }
-  }
-
   /** Makes the container of an engine, and resolves once its socket is there. An earlier attempt is continued. */
   async #start(spec: SandboxSpec, from: EngineImages, progress: Progress, signal: AbortSignal): Promise<AgentEngine> {
     const { boot, containers, devices, engine, exits, networks, owner } = this.#outer.parts;
@@ -285,9 +272,7 @@ export class WithEngines implements Runtime {
     const made = await this.#open(agent);
     const network = await networks.resolve(spec.recipe.network);
     const engineStart = await exits.engineStart(signal);
-    const grant = await devices.grant(spec, signal);
-    const of = { ...from, folder, store: this.#store.volume, migMinors: readMigMinors('/dev') };
-    const body = engineBody(spec, { owner, boot, engineStart, network, grant, ...of });
+    const body = engineBody(spec, { owner, boot, engineStart, network, ...from, folder, store: this.#store.volume });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
       if (statusOf(error) !== 409) throw prepareRefusal(error, spec, engine.endpoint);

@@ -2,7 +2,7 @@
  * A private Engine that gives out GPUs which do not exist: device nodes with the right names that are /dev/null in truth.
  * What it gave to whom stands in a log, and it can be told to do it wrong.
  */
-import { chmodSync, copyFileSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, copyFileSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type PrivateEngine, type PrivateEngineOptions, privateEngine } from '../dockerd.ts';
@@ -41,14 +41,12 @@ export interface GpuEngineOptions extends PrivateEngineOptions {
   readonly cards: readonly StubCard[];
   /** `hook`: on the PATH, as device requests need it. `runtime`: as runtime `nvidia`, `default`: that as everybody's. */
   readonly as?: 'hook' | 'runtime' | 'default';
-  /** Libraries of the driver, by name, with their text. Default: none. */
-  readonly libraries?: Readonly<Record<string, string>>;
 }
 
 const names = ['nvidia-container-runtime-hook', 'nvidia-container-runtime'];
 
 /** Needs `lacks('dockerd')` to be false. */
-export async function gpuEngine({ cards, as = 'hook', libraries = {}, ...options }: GpuEngineOptions): Promise<GpuEngine> {
+export async function gpuEngine({ cards, as = 'hook', ...options }: GpuEngineOptions): Promise<GpuEngine> {
   const dir = mkdtempSync(join(tmpdir(), 'ojh-'));
   // As a whole: a hook may be reading it.
   const write = (name: string, text: string) => {
@@ -60,8 +58,6 @@ export async function gpuEngine({ cards, as = 'hook', libraries = {}, ...options
     chmodSync(join(dir, name), 0o755);
   }
   write('cards', cards.map(({ uuid, minor, caps = [] }) => `${[uuid, minor, ...caps].join(' ')}\n`).join(''));
-  mkdirSync(join(dir, 'lib'));
-  for (const [name, text] of Object.entries(libraries)) write(`lib/${name}`, text);
   write('mode', 'right');
   write('log', '');
   const runtimes = { nvidia: { path: join(dir, 'nvidia-container-runtime') } };
