@@ -344,8 +344,7 @@ describe('a service whose agents sign their calls themselves', () => {
   it('gives its job to a runner of GitLab that an older onejob released, whose key is in the sealed token', async () => {
     await using here = await filterBench(undefined, {}, { [gitlabRulesOf]: gitlabRules });
     const key = here.left.leave('agent-1', '{"id":1}');
-    const ask = (token: string, shown: string) =>
-      here.call('POST', `/gitlab/${token}/api/v4/jobs/request`, '', { token: shown });
+    const ask = (token: string, shown: string) => here.call('POST', `/gitlab/${token}/api/v4/jobs/request`, '', { token: shown });
     const about = { rules: gitlabRulesOf, file: 'agent-1' };
     // The sealed token alone opens nothing if the key is apart.
     expect((await ask(here.token('job', about), 'onejob')).status).toBe(204);
