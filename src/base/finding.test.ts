@@ -11,7 +11,7 @@ test('a look that fails is a finding of its own, so that others are told all the
   expect(await found('docker', failing, never)).toEqual([problem('docker', 'It is away.', 'Start it.')]);
 });
 
-test('one that was stopped is no finding', async () => {
+test('one that was stopped makes no finding', async () => {
   const signal = AbortSignal.abort(new Error('stopped'));
   await expect(found('docker', Promise.reject(new Error('other')), signal)).rejects.toThrow('stopped');
 });

@@ -121,7 +121,7 @@ describe('a waiting job', () => {
     expect(one.service.unfit?.()).toMatchObject([{ jobs: 1 }]);
     one.stacks.failing = new OnejobError('E_CI_UNREACHABLE', 'away', { retry: true });
     await one.pass(15_000);
-    // Nothing is known of them now, which is no reason to think that they are gone.
+    // Nothing is known of them now, so what was known before stays.
     expect(one.service.unfit?.()).toMatchObject([{ jobs: 1 }]);
   });
 
