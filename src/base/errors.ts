@@ -193,6 +193,17 @@ export function toFailure(error: unknown): Failure {
   return { code, message: hint === null ? message : `${message} ${hint}`, retry };
 }
 
+/**
+ * The Engine is away, which is nobody's job's and no pool's fault, whether or not the same call could pass at once: it does not answer,
+ * its socket is closed to us while it starts, or it is of a version that onejob does not speak until one of the two is updated.
+ */
+export const engineAway = ['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_ENGINE_VERSION'] as const satisfies ErrorCode[];
+
+/** Whether the error says only that. */
+export function isEngineAway({ code }: Pick<Failure, 'code'>): boolean {
+  return engineAway.some((one) => one === code);
+}
+
 const jobsOwn: ReadonlySet<string> = new Set<ErrorCode>(['E_FILES', 'E_WORKSPACE_UNKNOWN', 'E_JOB_REQUEST', 'E_JOB_GONE']);
 
 /** Whether the error is the job's own, in any pool. No pool backs off because of it. */

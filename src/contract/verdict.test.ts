@@ -1,4 +1,5 @@
 import { expect, it } from 'vitest';
+import { engineAway } from '../base/errors.ts';
 import type { FailedIn, Outcome } from '../core/job-end.ts';
 import { type Exit, type JobResult, stoppedWithJob, takenWithJob } from '../core/slot.ts';
 import { deviceEvidence } from '../verdict/evidence.ts';
@@ -77,13 +78,6 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
     healthy,
     'infrastructure',
     'E_REGISTRY_UNREACHABLE: it failed',
-  ],
-  [
-    'an Engine that is away, with a memory limit of its own',
-    own(failed('E_ENGINE_UNREACHABLE', true), { ownRecipe: true }),
-    healthy,
-    'infrastructure',
-    'E_ENGINE_UNREACHABLE: it failed',
   ],
   [
     'a host that can give no agent an engine for containers, with limits and an image of its own',
@@ -194,6 +188,10 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   expect(verdict.kind).toBe(kind);
   if (evidence !== '') expect(verdict.evidence).toContain(evidence);
   expect(verdict.why).toMatch(/^[a-z].*[^.]$/);
+});
+
+it.each([...engineAway])('%s is nobody’s job’s fault, although it has a memory limit of its own', (code) => {
+  expect(judgeEnding(own(failed(code, false), { ownRecipe: true }), healthy).kind).toBe('infrastructure');
 });
 
 it('names the limit of a job that ran out of memory', () => {

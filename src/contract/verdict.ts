@@ -4,7 +4,7 @@
  */
 
 import { constants } from 'node:os';
-import { type ErrorCode, isJobsOwn } from '../base/errors.ts';
+import { type ErrorCode, isEngineAway, isJobsOwn } from '../base/errors.ts';
 import { formatBytes, formatDuration } from '../base/units.ts';
 import type { FailedIn, Outcome } from '../core/job-end.ts';
 import { type Exit, type JobResult, stoppedWithJob } from '../core/slot.ts';
@@ -98,7 +98,8 @@ function judgeResult(ending: Ending): Verdict {
       const { failure } = result;
       const own = failure.code === 'E_JOB_REQUEST' || (ending.ownImage && imageCodes.has(failure.code));
       // With a recipe of its own, a limit, a volume or the pool may be at fault; so may be anybody if its files cannot be put into it.
-      const isEithers = (ending.ownRecipe || isJobsOwn(failure)) && !awayCodes.has(failure.code);
+      const isAway = isEngineAway(failure) || awayCodes.has(failure.code);
+      const isEithers = (ending.ownRecipe || isJobsOwn(failure)) && !isAway;
       const kind = own ? 'code' : isEithers ? 'unknown' : 'infrastructure';
       return { kind, why: 'the job could not be started', evidence: [`${failure.code}: ${failure.message}`] };
     }
@@ -114,8 +115,8 @@ function limitText({ timeLimit = null }: Ending): string {
 /** Faults of an image on any host. */
 const imageCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_IMAGE_NOT_FOUND', 'E_NO_SHELL']);
 
-/** Somebody is away, or something is not there, that every job of the pool needs, whatever it asks for. */
-const awayCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_REGISTRY_UNREACHABLE', 'E_ENGINE_UNREACHABLE', 'E_NO_CONTAINERS']);
+/** As with an Engine that is away: somebody or something is not there that every job of the pool needs, whatever it asks for. */
+const awayCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_REGISTRY_UNREACHABLE', 'E_NO_CONTAINERS']);
 
 /** Signals that others than the job may send; it raises the rest itself, such as SEGV. */
 const sent: ReadonlySet<string> = new Set(['HUP', 'INT', 'QUIT', 'KILL', 'USR1', 'USR2', 'TERM', 'STOP', 'PWR']);

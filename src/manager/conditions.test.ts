@@ -82,35 +82,56 @@ test('jobs of CI services that no pool here can run, which nobody is called for'
 test('a job that asks for more devices than this host has', () => {
   const about = { agents: 2, hasDevices: true } as const;
   const pools = [
-    { name: 'ok', ...about, nextJob: { devices: 2, fitting: 2 } },
-    { name: 'big', ...about, nextJob: { devices: 8, fitting: 2 } },
+    { name: 'ok', ...about, nextJob: { devices: 2, fitting: 2, missing: 0 } },
+    { name: 'big', ...about, nextJob: { devices: 8, fitting: 2, missing: 1 } },
+    { name: 'less', ...about, nextJob: { devices: 2, fitting: 1, missing: 1 } },
     // That is another condition.
-    { name: 'none', ...about, nextJob: { devices: 8, fitting: 0 } },
+    { name: 'none', ...about, nextJob: { devices: 8, fitting: 0, missing: 0 } },
   ];
   const found = conditions(state({}, pools));
   expect(found.map(({ pool, text }) => `${pool}: ${text}`)).toEqual([
-    'big: It cannot run its next job, which asks for 8 devices: this host has 2 that fit.',
+    'big: It cannot run its next job, which asks for 8 devices: this host has 2 that fit, and 1 is missing.',
+    'less: It cannot run its next job yet, which asks for 2 devices: this host has 1 that fits, and 1 is missing.',
   ]);
-  expect(found.map(isOfHost)).toEqual([false]);
-  expect(found.map(findingOf)).toMatchObject([{ subject: 'pool big', code: 'unfit-jobs' }]);
+  expect(found.map(({ hint }) => hint)).toEqual([
+    'Cancel that job, and run it with fewer "--devices".',
+    '"onejob gpus" says what is known of what is missing, and what to do.',
+  ]);
+  expect(found.map(isOfHost)).toEqual([false, false]);
+  expect(found.map(findingOf)[0]).toMatchObject({ subject: 'pool big', code: 'unfit-jobs' });
 });
 
 test('the next job of a pool that leases for each job, compared with what fits once the whole host was seen', () => {
   const pool = { name: 'gpu', agents: 2, standby: false, devices: oneDevice };
   let complete = true;
+  let asks: number | null = 8;
+  const unused = { model: 'NVIDIA A100-SXM4-40GB', parent: null, slot: null, quarantine: null };
+  const known = [gpu(0), gpu(1), gpu(2), gpu(3), gpu(4)].map(({ uuid }, n) => ({
+    ...unused,
+    uuid,
+    slot: n < 3 ? `gpu/${n}` : null,
+  }));
+  const bad = { ...unused, uuid: 'GPU-bad', quarantine: {} };
+  const all = [...known, bad, { ...bad, uuid: 'GPU-old', model: 'Tesla V100' }, { ...bad, uuid: 'MIG-1', parent: 'GPU-bad' }];
   const seen = (config: object) => {
-    const service = { jobs: { next: () => ({ job: 'j1' }), devicesFor: () => 8 } };
+    const service = { jobs: { next: () => ({ job: 'j1' }), devicesFor: () => asks } };
     const inventory = { complete, devices: [gpu(0), gpu(1)] };
+    const device = (uuid: string) => inventory.devices.find((one) => one.uuid === uuid) ?? null;
     const parts = {
       queue: { stranded: () => state().queue },
       others: [],
       reconciler: { pools: [{ config: { ...pool, ...config }, leaving: false, service }] },
-      deviceManager: { registry: { inventory }, views: { ofPool: () => ({ wanted: 2 }) } },
+      deviceManager: { registry: { inventory, known: { all }, device }, views: { ofPool: () => ({ wanted: 2 }) } },
     };
     return stateOf(parts as unknown as Parameters<typeof stateOf>[0]).pools[0]?.nextJob;
   };
-  expect(seen({})).toEqual({ devices: 8, fitting: 2 });
+  // Missing are one that was leased and one in quarantine, of that model; those never used are not missed.
+  expect(seen({ devices: { ...oneDevice, model: 'A100' } })).toEqual({ devices: 8, fitting: 2, missing: 2 });
+  expect(seen({})).toEqual({ devices: 8, fitting: 2, missing: 3 });
   expect(seen({ standby: true })).toBeNull();
+  asks = null;
+  expect(seen({ devices: { ...oneDevice, count: 8 } })).toBeNull();
+  asks = 8;
   complete = false;
   expect(seen({})).toBeNull();
 });

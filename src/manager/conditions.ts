@@ -7,10 +7,9 @@ import { type Finding, warning } from '../base/finding.ts';
 import type { FindingCode } from '../base/finding-codes.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { type StrandedJobs, strandedHint } from '../ci/own-queue/stranded.ts';
-import { fits } from '../config/conditions.ts';
-import type { PoolConfig } from '../config/config.ts';
+import { fits, isNamedIn, matchesModel } from '../config/conditions.ts';
+import type { DeviceRequest, PoolConfig } from '../config/config.ts';
 import type { CiService, UnfitJobs } from '../ports/ci-service.ts';
-import { nextDemand } from './devices/demands.ts';
 import type { DeviceAccess } from './devices/device-views.ts';
 import type { Pool } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
@@ -43,8 +42,11 @@ export interface PoolState {
   readonly agents: number | 'per-device';
   /** Whether this host has, or had, a device that fits; null: unknown, or the pool needs none. */
   readonly hasDevices: boolean | null;
-  /** How many devices its next job asks for, and how many of this host fit; null: unknown, or it asks for none of its own. */
-  readonly nextJob: { readonly devices: number; readonly fitting: number } | null;
+  /**
+   * How many devices its next job asks for, how many of this host fit, and how many more did that are gone; null: unknown, or it asks for
+   * none of its own.
+   */
+  readonly nextJob: { readonly devices: number; readonly fitting: number; readonly missing: number } | null;
 }
 
 interface StateParts {
@@ -71,10 +73,27 @@ export function stateOf({ queue, others, reconciler, deviceManager }: StateParts
 /** Only a pool that leases for each job gives a job more devices than others. */
 function nextJobOf(pool: Pool, deviceManager: StateParts['deviceManager']): PoolState['nextJob'] {
   const { devices, standby } = pool.config;
-  const inventory = deviceManager?.registry.inventory ?? null;
-  if (standby || devices.count === 0 || inventory?.complete !== true) return null;
-  const wanted = nextDemand(pool, 0)?.devices ?? 'all';
-  return wanted === 'all' ? null : { devices: wanted, fitting: inventory.devices.filter((one) => fits(one, devices)).length };
+  const registry = deviceManager?.registry ?? null;
+  if (standby || devices.count === 0 || registry?.inventory?.complete !== true) return null;
+  const { jobs } = pool.service;
+  const job = jobs?.next(pool.config.name, null)?.job ?? null;
+  const wanted = job === null ? null : (jobs?.devicesFor?.(job) ?? null);
+  if (wanted === null) return null;
+  const fitting = registry.inventory.devices.filter((one) => fits(one, devices)).length;
+  return { devices: wanted, fitting, missing: missingFor(devices, registry) };
+}
+
+/** Devices that this host had in use, and that would fit as far as is known of them. */
+function missingFor({ mig, model, uuids }: DeviceRequest, registry: DeviceAccess['registry']): number {
+  const isInstance = mig !== null && mig !== false;
+  return registry.known.all.filter(
+    (one) =>
+      registry.device(one.uuid) === null &&
+      (one.slot !== null || one.quarantine !== null) &&
+      (one.parent !== null) === isInstance &&
+      (model === null || matchesModel(one.model, model)) &&
+      (uuids.length === 0 || isNamedIn(uuids, one.uuid)),
+  ).length;
 }
 
 function hasDevicesFor(config: PoolConfig, { registry, views }: Pick<DeviceAccess, 'registry' | 'views'>): boolean | null {
@@ -155,10 +174,17 @@ function ofPool({ name, agents, hasDevices, nextJob }: PoolState): Condition[] {
     return [{ kind: 'no agents', ...about, text: 'It has no agents ("agents: 0"), so its jobs wait.', hint }];
   }
   if (nextJob !== null && nextJob.fitting > 0 && nextJob.devices > nextJob.fitting) {
-    const text = `It cannot run its next job, which asks for ${nextJob.devices} devices: this host has ${nextJob.fitting} that ${nextJob.fitting === 1 ? 'fits' : 'fit'}.`;
-    return [{ kind: 'job too big', ...about, text, hint: 'Cancel that job, and run it with fewer "--devices".' }];
+    return [{ kind: 'job too big', ...about, ...tooBig(nextJob) }];
   }
   if (agents !== 'per-device' || hasDevices !== false) return [];
   const hint = 'See "onejob gpus": is the driver installed, and do its "devices" fit this host?';
   return [{ kind: 'no devices', ...about, text: 'It has no device: this host has none that fits, so its jobs wait.', hint }];
+}
+
+function tooBig({ devices, fitting, missing }: NonNullable<PoolState['nextJob']>): Pick<Condition, 'text' | 'hint'> {
+  const isForNow = devices <= fitting + missing;
+  const gone = missing === 0 ? '' : `, and ${missing} ${missing === 1 ? 'is' : 'are'} missing`;
+  const text = `It cannot run its next job${isForNow ? ' yet' : ''}, which asks for ${devices} devices: this host has ${fitting} that ${fitting === 1 ? 'fits' : 'fit'}${gone}.`;
+  if (isForNow) return { text, hint: '"onejob gpus" says what is known of what is missing, and what to do.' };
+  return { text, hint: 'Cancel that job, and run it with fewer "--devices".' };
 }

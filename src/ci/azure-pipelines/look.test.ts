@@ -179,7 +179,7 @@ describe('waiting jobs', () => {
     });
     await one.watch();
     expect(one.service.unfit()).toEqual([]);
-    world.clock.advance(15_000);
+    world.clock.advance(300_000);
     expect(one.service.unfit()).toMatchObject([{ jobs: 1, how: expect.stringContaining('for an agent with fortran, which') }]);
   });
 

@@ -7,7 +7,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { CiEvent, CiService, DiagnosticSandboxes } from '../../ports/ci-service.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
-import { UnfitWatch } from '../kit/unfit.ts';
+import { plainWord, UnfitWatch } from '../kit/unfit.ts';
 import { equippedForBuildkite } from './agent/script.ts';
 import type { JobCounter } from './job-counter.ts';
 import type { JobRows } from './jobs/job-rows.ts';
@@ -162,7 +162,7 @@ export class Front {
     const named = new Set(this.#parts.pools.map(({ queue }) => queue));
     const left = [...this.#parts.counts.unserved()].filter(([queue]) => !named.has(queue));
     const how = (queue: string): string =>
-      `in queue ${JSON.stringify(queue)}, which no pool here names and which has no agent at the service`;
+      `in queue ${JSON.stringify(plainWord(queue))}, which no pool here names and which has no agent at the service`;
     this.unfit.saw('', new Map(left.map(([queue, jobs]) => [queue, { jobs, how: how(queue) }])));
   }
 

@@ -189,7 +189,7 @@ it('shows jobs of a queue that no pool names and that has no agent, once they ha
   await one.watch();
   asked();
   expect(one.service.unfit?.()).toEqual([]);
-  await one.pass(20_000);
+  await one.pass(300_000);
   expect(one.service.unfit?.()).toEqual([
     {
       jobs: 2,

@@ -162,9 +162,9 @@ export class EarlyBound<R extends Registry> {
     for (const name of pools)
       if (found === undefined) isNews = this.#waiting.delete(name) || isNews;
       else this.#waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
-    const unfit = (found ?? []).filter((one) => one.pools.length === 0 && !one.isForOthers);
-    const asked = unfit.map(({ job }) => [job.id, { jobs: 1, how: unfitHow(shown.title, job.facts().demands) }] as const);
-    this.#unfit.saw(queue, new Map(asked));
+    const unfit = found?.filter((one) => one.pools.length === 0 && !one.isForOthers);
+    const asked = unfit?.map(({ job }) => [job.id, { jobs: 1, how: unfitHow(shown.title, job.facts().demands) }] as const);
+    if (asked !== undefined) this.#unfit.saw(queue, new Map(asked));
     const seen = { place, ours: this.#oursOf(shown), steadySince };
     for (const [agent, { id, status, job }] of seen.ours) {
       this.registrations.seen(agent, id);
@@ -205,7 +205,6 @@ export class EarlyBound<R extends Registry> {
         // A refused credential is not sent again, so checking whether it was changed costs nothing.
         failures = hasCode(error, 'E_CI_CREDENTIAL') ? 1 : failures + 1;
         steadySince = null;
-        this.#unfit.saw(queue.name, new Map());
         hold(toFailure(error).message);
         return;
       }

@@ -44,6 +44,31 @@ it('stays for its own key if another one was tried', async () => {
   expect(String(await left.take('a-1', key))).toBe('a job');
 });
 
+it('is given to its own key while others are tried, which touch nothing', async () => {
+  for (let round = 0; round < 30; round += 1) {
+    const key = left.leave('a-1', 'a job');
+    const wrong = Array.from({ length: 5 }, () => left.take('a-1', 'another'));
+    const right = left.take('a-1', key);
+    const more = Array.from({ length: 5 }, () => left.take('a-1', 'another'));
+    expect(String(await right)).toBe('a job');
+    expect((await Promise.all([...wrong, ...more])).filter((one) => one !== null)).toEqual([]);
+    expect(files()).toEqual([]);
+  }
+});
+
+it('stays forgotten, or as it was left anew, although a wrong key was just tried', async () => {
+  left.leave('a-1', 'a job');
+  const forgotten = Array.from({ length: 5 }, () => left.take('a-1', 'another'));
+  left.forget('a-1');
+  await Promise.all(forgotten);
+  expect(files()).toEqual([]);
+  left.leave('a-1', 'a job');
+  const replaced = Array.from({ length: 5 }, () => left.take('a-1', 'another'));
+  const key = left.leave('a-1', 'a newer job');
+  await Promise.all(replaced);
+  expect(String(await left.take('a-1', key))).toBe('a newer job');
+});
+
 it('is removed with its name', () => {
   for (const name of ['lab-2', 'forge-1']) left.leave(name, 'a job');
   left.forget('lab-2');

@@ -2,11 +2,11 @@
  * What the manager leaves for one call of one job, such as the job itself, which is too large for a token. The file is encrypted with
  * a key of its own that only the job's sealed token contains, or the config of its agent, and it is given out once. AES-256-GCM.
  */
-import { createCipheriv, createDecipheriv, randomBytes, randomUUID } from 'node:crypto';
+import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { rmSync } from 'node:fs';
-import { readFile, rename, rm } from 'node:fs/promises';
+import { readFile, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
-import { attempt } from '../../base/errors.ts';
+import { attempt, codeOf } from '../../base/errors.ts';
 import { makeFolder, writeWhole } from '../../system/files.ts';
 
 const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
@@ -33,25 +33,20 @@ export class OneTimeFiles {
     return key.toString('base64url');
   }
 
-  /** Gives it out, and removes it; null: it was given out before, or the key does not open it, and then it stays. */
+  /** Gives it out, and removes it; null: it was given out before, or the key does not open it, and then it stays untouched. */
   async take(name: string, key: string): Promise<Buffer | null> {
-    // Renamed first: of two calls only one gets it.
-    const own = `${this.#pathOf(name)}.${randomUUID()}`;
-    const isOurs = await rename(this.#pathOf(name), own).then(
-      () => true,
-      () => false,
-    );
-    if (!isOurs) return null;
-    const bytes = await readFile(own);
+    const path = this.#pathOf(name);
+    const bytes = await readFile(path).catch(nullIfGone);
+    if (bytes === null) return null;
     const content = attempt(() => {
       const options = { authTagLength: tagBytes };
       const cipher = createDecipheriv('aes-256-gcm', Buffer.from(key, 'base64url'), bytes.subarray(0, ivBytes), options);
       cipher.setAAD(Buffer.from(name)).setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
       return Buffer.concat([cipher.update(bytes.subarray(ivBytes + tagBytes)), cipher.final()]);
     });
-    if (content === null) await rename(own, this.#pathOf(name));
-    else await rm(own, { force: true });
-    return content;
+    if (content === null) return null;
+    // Of two calls only one removes it, and so gets it. `rm` would tell both that they did.
+    return unlink(path).then(() => content, nullIfGone);
   }
 
   forget(name: string): void {
@@ -65,3 +60,9 @@ export class OneTimeFiles {
 }
 
 const isName = (text: string): boolean => /^[A-Za-z0-9_-]{1,128}$/.test(text);
+
+/** @throws `error` unless it says that there is no such file */
+function nullIfGone(error: unknown): null {
+  if (codeOf(error) !== 'ENOENT') throw error;
+  return null;
+}

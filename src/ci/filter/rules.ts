@@ -26,7 +26,7 @@ export type RuleVerdict =
       readonly status: number;
       readonly type: string;
       readonly after: 204 | 404;
-      /** The key of what was left, in the body of the call; null: it has none. Absent: the sealed token has it. */
+      /** The key of what was left, in the body of the call. null, or absent: the sealed token has it, if any. */
       readonly keyIn?: (json: unknown) => string | null;
     }
   /** Streamed both ways. `toldAs`: what the agent is told in the place of a status. */

@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, expect, it } from 'vitest';
 import { buildId, filterBench, jobId } from '../../../test/kit/filter.ts';
+import { gitlabRules, gitlabRulesOf } from '../gitlab/filter-rules.ts';
 import type { Rules } from './rules.ts';
 import { Seal } from './seal.ts';
 
@@ -338,6 +339,18 @@ describe('a service whose agents sign their calls themselves', () => {
     expect([await asWith({}), await asWith({ key: 'another' }), await asWith({ key }), await asWith({ key })]).toEqual([
       204, 204, 201, 204,
     ]);
+  });
+
+  it('gives its job to a runner of GitLab that an older onejob released, whose key is in the sealed token', async () => {
+    await using here = await filterBench(undefined, {}, { [gitlabRulesOf]: gitlabRules });
+    const key = here.left.leave('agent-1', '{"id":1}');
+    const ask = (token: string, shown: string) => here.call('POST', `/gitlab/${token}/api/v4/jobs/request`, '', { token: shown });
+    const about = { rules: gitlabRulesOf, file: 'agent-1' };
+    // The sealed token alone opens nothing if the key is apart.
+    expect((await ask(here.token('job', about), 'onejob')).status).toBe(204);
+    const old = here.token('job', { ...about, token: key });
+    expect(await ask(old, 'onejob')).toEqual({ status: 201, json: { id: 1 } });
+    expect((await ask(old, 'onejob')).status).toBe(204);
   });
 
   it.each([

@@ -195,7 +195,7 @@ describe('jobs that wait', () => {
     watch();
     await soon(() => bench.service.waiting('ci')).toBe(1);
     expect(bench.service.unfit()).toEqual([]);
-    clock.advance(15_000);
+    clock.advance(300_000);
     expect(bench.service.unfit()).toMatchObject([{ jobs: 2, how: expect.stringMatching(/^in .+ for an agent with typo, which/) }]);
   });
 

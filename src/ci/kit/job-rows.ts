@@ -1,6 +1,6 @@
 /** Jobs of a service that binds late: those that this host has or had, for people. */
 
-import type { ErrorCode, Failure } from '../../base/errors.ts';
+import { type ErrorCode, type Failure, isEngineAway } from '../../base/errors.ts';
 import type { FailedIn, Outcome } from '../../core/job-end.ts';
 import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
 import type { ServiceJob } from '../../ports/service-job.ts';
@@ -35,15 +35,15 @@ export function endUnreported(result: JobResult | null): JobEnd {
 
 /** Tries to make a sandbox for a job before it is ended. */
 export const mostTries = 3;
-/** Problems of this host, its Engine or its service: any other job would fail too, so no job is ended for them. */
+/** Problems of this host or its service, besides an Engine that is away: any other job would fail too, so no job is ended for them. */
 const passing: ReadonlySet<string> = new Set<ErrorCode>([
-  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
+  ...(['E_ENGINE_SILENT', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
   ...(['E_FILTER', 'E_FILTER_TAKEN', 'E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
 ]);
 
 /** A failure that counts against the job whose sandbox could not be made; null: it says nothing of the job. */
 export const jobsOwnFailure = (failure: Failure | null): Failure | null =>
-  failure === null || passing.has(failure.code) ? null : failure;
+  failure === null || isEngineAway(failure) || passing.has(failure.code) ? null : failure;
 
 /** What a service says of a job, without secrets. */
 export type JobAbout = Pick<ServiceJob, 'id' | 'title' | 'definition' | 'build' | 'repository' | 'branch' | 'reason' | 'link'>;

@@ -5,8 +5,8 @@
 import type { Clock } from '../../core/clock.ts';
 import type { UnfitJobs } from '../../ports/ci-service.ts';
 
-/** ms that a job must wait before it is shown. */
-const patience = 15_000;
+/** ms that a job must wait before it is shown: people are warned of it, and another host may only be busy or about to start. */
+const patience = 5 * 60_000;
 /** Kinds of jobs that are shown one by one, words of what a job asks for, and characters of each. */
 const [mostKinds, mostWords, longestWord] = [5, 8, 80];
 
@@ -33,11 +33,16 @@ export class UnfitWatch {
     this.#compare = compare;
   }
 
-  /** All that a look at a place shows, each by a key that stays the same. Empty: there are none, or nobody knows. */
-  saw(place: string, now: ReadonlyMap<string, Unfit>): void {
-    const before = this.#seen.get(place);
+  /**
+   * All that a look at a place shows, each by a key that stays the same. A look that failed is not told: what was seen before stays.
+   * `listed`: the keys of all that a look has listed before it was cut short, which says nothing of the rest; null: it listed all.
+   */
+  saw(place: string, now: ReadonlyMap<string, Unfit>, listed: ReadonlySet<string> | null = null): void {
+    const before = this.#seen.get(place) ?? new Map<string, Seen>();
     const at = this.#clock.now();
-    this.#seen.set(place, new Map([...now].map(([key, one]) => [key, { ...one, since: before?.get(key)?.since ?? at }])));
+    const kept = listed === null ? [] : [...before].filter(([key]) => !listed.has(key));
+    const found = [...now].map(([key, one]) => [key, { ...one, since: before.get(key)?.since ?? at }] as const);
+    this.#seen.set(place, new Map([...kept, ...found]));
   }
 
   list(): UnfitJobs[] {
@@ -54,9 +59,18 @@ export class UnfitWatch {
 
 /** `where`: such as `queue "default"`. `asks`: foreign words, which say what agent the job wants. */
 export function unfitHow(where: string, asks: readonly string[]): string {
-  const words = asks.slice(0, mostWords).map((word) => [...word.replaceAll(/\p{C}/gu, ' ')].slice(0, longestWord).join(''));
+  const words = asks.slice(0, mostWords).map(plainWord);
   const what = [...words, ...(asks.length > mostWords ? ['more'] : [])].join(', ');
-  return `in ${where} for an agent with ${what}, which no pool here has`;
+  return `in ${printable(where)} for an agent with ${what}, which no pool here has`;
+}
+
+/** A foreign word, cut, and without characters that move a cursor or turn the direction of text. */
+export function plainWord(word: string): string {
+  return [...printable(word)].slice(0, longestWord).join('');
+}
+
+function printable(text: string): string {
+  return text.replaceAll(/\p{C}/gu, ' ');
 }
 
 function sum(found: readonly { readonly jobs: number }[]): number {

@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { engineAway } from '../../base/errors.ts';
 import { jobRequest } from '../../contract/job.ts';
 import { applyCancel, applyChange, hasFailed, type Job, type JobChange, newJob } from './job.ts';
 
@@ -74,6 +75,13 @@ describe('a job', () => {
     expect(told(job({ retries: 5 }), assigned('a'), started('a'), ended('a', 1)).progress.state).toBe('settling');
     const cancelled = applyCancel(told(job({ retries: 5 }), assigned('a'), started('a')), 3_000);
     expect(told(cancelled, lost('a')).progress.result).toEqual({ kind: 'lost', reason: 'gone' });
+  });
+
+  it.each([...engineAway])('waits while the Engine is away, although it has a recipe of its own: %s', (code) => {
+    const away = { code, message: 'Away.', retry: false };
+    let one = job({ cold: true });
+    for (let at = 0; at < 5; at += 1) one = told(one, reserved(`a${at}`), returned(`a${at}`, away));
+    expect(one.progress).toMatchObject({ state: 'queued', result: null });
   });
 
   it('ends as unstartable at once when what fails is its own, and after three times when it is the pool’s', () => {

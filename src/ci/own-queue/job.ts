@@ -3,7 +3,7 @@
  * has certainly not begun; a change about an agent that no longer has the job does nothing.
  */
 import { createHash } from 'node:crypto';
-import { type Failure, isJobsOwn } from '../../base/errors.ts';
+import { type Failure, isEngineAway, isJobsOwn } from '../../base/errors.ts';
 import type { JobView } from '../../contract/schema.ts';
 import { outcomeOf } from '../../core/job-end.ts';
 import type { AgentId, Change, JobResult } from '../../core/slot.ts';
@@ -137,8 +137,8 @@ function giveBack(job: Job, agent: AgentId, failure: Failure | null, now: number
   if (progress.state === 'settling') return job;
   // Contradicts that it began. In any case it must neither run twice nor wait forever.
   if (progress.state === 'running') return end(job, agent, { kind: 'lost', reason: failure?.message ?? 'its agent was lost' }, now);
-  // Failures of a job's own recipe always count, because no pool backs off for them.
-  const counts = failure !== null && (!failure.retry || progress.cold);
+  // Failures of a job's own recipe always count, because no pool backs off for them. An Engine that is away says nothing of it.
+  const counts = failure !== null && !isEngineAway(failure) && (!failure.retry || progress.cold);
   const unmendable = counts ? countUp(progress.unmendable, failure.code) : progress.unmendable;
   const back = queued(job, agent, { unmendable, note: failure?.message ?? progress.note });
   if (progress.cancelling) return finished(back, { kind: 'cancelled' }, now);

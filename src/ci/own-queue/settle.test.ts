@@ -2,7 +2,7 @@ import { PassThrough, Readable, type Writable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect, it } from 'vitest';
-import { OnejobError } from '../../base/errors.ts';
+import { type ErrorCode, engineAway, OnejobError } from '../../base/errors.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import type { Job } from './job.ts';
 import { createSettle, type SettleHow } from './settle.ts';
@@ -71,8 +71,7 @@ function sparse(size: number): { files: Readable; read: () => number } {
   return { files: Readable.from(all(), { objectMode: false }), read: () => read };
 }
 
-const failing = (code: 'E_ENGINE_FAILED' | 'E_ENGINE_UNREACHABLE' | 'E_ENGINE_PERMISSION' | 'E_STATE_FULL', retry = true) =>
-  new OnejobError(code, 'The Engine answered 500.', { retry });
+const failing = (code: ErrorCode, retry = true) => new OnejobError(code, 'The Engine answered 500.', { retry });
 
 /** How often it asked to be tried again, out of `times`. */
 async function triesOf(error: unknown, times: number): Promise<{ again: number; notes: string[] }> {
@@ -95,12 +94,9 @@ it('artifacts that lastingly fail are given up with a note, also when it is said
   expect(notes).toEqual(['Failed to keep its artifacts: The Engine answered 500.']);
 });
 
-it.each(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_STATE_FULL'] as const)(
-  '%s is waited out, however long',
-  async (code) => {
-    expect(await triesOf(failing(code), 100)).toEqual({ again: 100, notes: [] });
-  },
-);
+it.each([...engineAway, 'E_STATE_FULL'] as const)('%s is waited out, however long', async (code) => {
+  expect(await triesOf(failing(code), 100)).toEqual({ again: 100, notes: [] });
+});
 
 it('what cannot pass is given up at once, what is not understood after a few tries', async () => {
   expect((await triesOf(failing('E_ENGINE_FAILED', false), 100)).again).toBe(0);

@@ -7,7 +7,7 @@ import { hash } from 'node:crypto';
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { type Extract, extract, type Header, type Pack, pack } from 'tar-stream';
-import { messageOf, OnejobError } from '../../base/errors.ts';
+import { isEngineAway, messageOf, OnejobError } from '../../base/errors.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { JobProgress } from '../../store/jobs.ts';
 import { timeOf } from '../../workspace/tar-time.ts';
@@ -49,8 +49,8 @@ const triesWhenPassing = 10;
 /** Tries during which the manager was killed, perhaps because of them. */
 const triesWhenKilled = 3;
 
-/** Errors that are waited out without limit: no runtime, or no room. */
-const outlasted: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_STATE_FULL']);
+/** Whether it is waited out without limit: no runtime, or no room. */
+const isOutlasted = (error: OnejobError): boolean => isEngineAway(error) || error.code === 'E_STATE_FULL';
 
 /** Idempotent. Throws when it should be tried again. */
 export type Settle = (job: Pick<Job, 'id' | 'request'>, how: SettleHow) => Promise<void>;
@@ -74,7 +74,7 @@ export function createSettle(parts: SettleParts): Settle {
       if (giveUp.aborted) return notKept(`${giveUp.reason}.`);
       if (limit.passed) return notKept(`its workspace could not be read within ${timeLimit / 1000} s.`);
       const known = error instanceof OnejobError ? error : null;
-      if (known !== null && outlasted.has(known.code)) {
+      if (known !== null && isOutlasted(known)) {
         saveTries(id, before);
         throw error;
       }

@@ -4,7 +4,7 @@ import { handClock } from '../../../test/kit/core.ts';
 import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
 import { poolLike } from '../../../test/kit/pool.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { OnejobError } from '../../base/errors.ts';
+import { engineAway, OnejobError } from '../../base/errors.ts';
 import { decide } from '../../core/decide.ts';
 import { emptySlot, type Slot, type SlotEvent } from '../../core/slot.ts';
 import { LogFollowers } from '../../logs/followers.ts';
@@ -180,7 +180,12 @@ test('the sandbox of a job is removed only once its end is on disk', async () =>
 });
 
 /** What comes of preparing a sandbox for this job, over these. */
-async function preparing(job: string | null, { runtime, service }: { runtime: object; service: object }, fingerprints: object) {
+async function preparing(
+  job: string | null,
+  { runtime, service }: { runtime: object; service: object },
+  fingerprints: object,
+  more: object = {},
+) {
   const pool = poolLike({ recipe: plainRecipe, imageRecipe: null, caches: [] }, { service, runtime });
   const slot = emptySlot({ key: 'p/1', runtime: pool.runtime.name, grace: 0 });
   const parts = {
@@ -189,6 +194,7 @@ async function preparing(job: string | null, { runtime, service }: { runtime: ob
     deviceManager: null,
     caches: { ensure: async () => {} },
     fingerprints: { withEngine: async (recipe: object) => recipe, ...fingerprints },
+    ...more,
   } as unknown as ActParts;
   return new SlotActions(parts).prepare({ act: 'prepare', agent: 'a', job }, 'p/1', new AbortController().signal);
 }
@@ -223,6 +229,21 @@ test.each([
   const service = { name: 'own', capabilities: { binds: 'late' }, jobs };
   const events = await preparing('j', { runtime, service }, { imageOf: async () => null });
   expect(events).toMatchObject([{ kind: 'prepareFailed', failure: { code } }]);
+});
+
+test.each([...engineAway])('an Engine that is away counts against neither the pool nor the job: %s', async (code) => {
+  const away: string[] = [];
+  const runtime = {
+    name: 'docker',
+    capabilities: { images: true },
+    async prepare() {
+      throw new OnejobError(code, 'It is away.');
+    },
+  };
+  const service = { name: 'own', capabilities: { binds: 'late' } };
+  const observer = { cannotReach: (_: unknown, why: string) => void away.push(why) };
+  const events = await preparing(null, { runtime, service }, {}, { observer });
+  expect([away, events]).toMatchObject([['It is away.'], [{ kind: 'exited', exit: { kind: 'lost' }, released: false }]]);
 });
 
 /** An agent of a service that binds early and takes the first TERM as a wish; `retire` is what the service does about it. */

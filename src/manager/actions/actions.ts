@@ -1,6 +1,6 @@
 /** The executors: the only place where a slot's actions reach a runtime or a CI service. Each may run again after a crash. */
 
-import { attempt, type Failure, isJobsOwn, OnejobError, toFailure } from '../../base/errors.ts';
+import { attempt, type Failure, isEngineAway, isJobsOwn, OnejobError, toFailure } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { Action, AgentId, Exit, JobId, Slot, SlotEvent } from '../../core/slot.ts';
 import type { Device } from '../../gpu/inventory.ts';
@@ -56,9 +56,6 @@ export interface Places {
   ran(agent: AgentId, job: JobId): void;
 }
 
-/** Codes of a runtime that cannot be reached. */
-const notThere: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION']);
-
 /** ms that a started sandbox may take until its gate is ready. */
 const readyTimeout = 60_000;
 /** ms of one wait for the gate's answer. It must take a script within three. */
@@ -103,7 +100,7 @@ export class SlotActions implements Executors {
     } catch (error) {
       signal.throwIfAborted();
       const failure = toFailure(error);
-      if (!notThere.has(failure.code)) return [{ kind: 'prepareFailed', agent, failure }];
+      if (!isEngineAway(failure)) return [{ kind: 'prepareFailed', agent, failure }];
       // This is not the pool's or the job's fault, so it counts for neither: preparation waits until the runtime is back.
       observer.cannotReach(runtime, failure.message);
       return [{ kind: 'exited', agent, exit: { kind: 'lost', reason: failure.message }, released: false }];

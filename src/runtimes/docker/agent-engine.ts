@@ -4,7 +4,7 @@
  */
 import { existsSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { type ErrorCode, OnejobError, toFailure } from '../../base/errors.ts';
+import { type ErrorCode, engineAway, OnejobError, toFailure } from '../../base/errors.ts';
 import { deadline, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import type { LogChunk, LogPosition, SandboxSeen } from '../../ports/runtime.ts';
@@ -24,13 +24,7 @@ const again = 1_000;
 const killed = 137;
 
 /** What only says that this engine is away. It must not count for the Engine of the host. */
-const away: readonly ErrorCode[] = [
-  'E_ENGINE_UNREACHABLE',
-  'E_ENGINE_PERMISSION',
-  'E_ENGINE_SILENT',
-  'E_ENGINE_ADDRESS',
-  'E_ENGINE_VERSION',
-];
+const away: readonly ErrorCode[] = [...engineAway, 'E_ENGINE_SILENT', 'E_ENGINE_ADDRESS'];
 
 export class AgentEngine {
   readonly #agent: AgentId;

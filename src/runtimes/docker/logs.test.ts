@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { anOwner } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine, logMessage } from '../../../test/kit/fake-engine.ts';
 import { follow } from '../../../test/kit/runtime-contract/contract.ts';
-import { OnejobError } from '../../base/errors.ts';
+import { engineAway, OnejobError } from '../../base/errors.ts';
 import { start } from '../../ports/runtime.ts';
 import { Engine } from '../engine/engine.ts';
 import { followLogs } from './logs.ts';
@@ -57,8 +57,8 @@ test('it gives up on errors that do not pass', async () => {
   runtime.close();
 });
 
-test('it waits for a socket that is closed to us while its Engine starts', async () => {
-  const denied = new OnejobError('E_ENGINE_PERMISSION', 'Cannot list containers.');
+test.each([...engineAway])('it waits while the Engine is away: %s', async (code) => {
+  const denied = new OnejobError(code, 'Cannot list containers.');
   const answers = [() => Promise.reject(denied), () => Promise.reject(denied), () => Promise.resolve(null)];
   const engine = new Engine({ kind: 'unix', path: '/nowhere', from: 'test' });
   const find = () => answers.shift()?.() ?? Promise.resolve(null);

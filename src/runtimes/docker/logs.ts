@@ -3,7 +3,7 @@
  * stays constant: untaken output stays on the Engine. It is read in its files if possible (`log-files.ts`), else by its API.
  */
 
-import { type ErrorCode, OnejobError } from '../../base/errors.ts';
+import { isEngineAway, OnejobError } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import { advance, type LogChunk, type LogPosition } from '../../ports/runtime.ts';
 import type { ContainerAnswer, Engine } from '../engine/engine.ts';
@@ -12,9 +12,6 @@ import { canRead, followFiles } from './log-files.ts';
 
 const firstPause = 50;
 const longestPause = 5_000;
-
-/** Errors that pass although the same call would fail again at once: a socket is closed to us while its Engine starts. */
-const passing: readonly ErrorCode[] = ['E_ENGINE_PERMISSION'];
 
 export interface LogSource {
   /** Id of the container; null if it does not exist. */
@@ -105,7 +102,7 @@ export async function* followLogs(
       if (hasEnded) continue;
     } catch (error) {
       if (signal.aborted) return;
-      if (error instanceof OnejobError && !error.retry && !passing.includes(error.code)) throw error;
+      if (error instanceof OnejobError && !error.retry && !isEngineAway(error)) throw error;
     }
     // It has not started yet, or the Engine is away. No event says when to try again.
     await sleep(engine.clock, wait, signal);

@@ -1,9 +1,9 @@
 import { EventEmitter, once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
-import { createServer, type RequestListener } from 'node:http';
+import { createServer, type IncomingMessage, type RequestListener } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { PassThrough, Readable } from 'node:stream';
+import { PassThrough, pipeline, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { setTimeout as pause } from 'node:timers/promises';
 import { expect, test } from 'vitest';
@@ -11,14 +11,15 @@ import { handClock } from '../../../test/kit/core.ts';
 import { answersPing } from '../../../test/kit/fake-engine.ts';
 import { connect, usualLimits } from './call.ts';
 
-/** An Engine that answers everything so, and calls to it that are bounded by a clock of one's own. */
-async function engine(answer: RequestListener) {
+/** `held`: gets the answer to the question for its version, to give it later. An Engine that answers everything so, and calls to it that are bounded by a clock of one's own. */
+async function engine(answer: RequestListener, held?: (answer: () => void, request: IncomingMessage) => void) {
   const folder = mkdtempSync(join(tmpdir(), 'onejob-call-'));
   const path = join(folder, 'socket');
   let isFirst = true;
   const server = createServer((request, response) => {
     const isAsking = isFirst;
     isFirst = false;
+    if (isAsking && held !== undefined) return held(() => void answersPing(request, response), request);
     if (!isAsking || !answersPing(request, response)) answer(request, response);
   });
   await new Promise<void>((resolve) => server.listen(path, resolve));
@@ -65,6 +66,41 @@ test('a file that is refused while it is sent leaves no timer', async () => {
   await expect(put).rejects.toMatchObject({ statusCode: 404 });
   await pause(10);
   expect(one.clock.next()).toBeNull();
+});
+
+test.each([
+  ['a pipeline', (source: Readable) => pipeline(source, new PassThrough(), () => {})],
+  ['a bare stream', (source: Readable) => source],
+])('a file that breaks before the Engine has said its version is to blame, not the Engine: %s', async (_, through) => {
+  const heard = Promise.withResolvers<() => void>();
+  using one = await engine(
+    (_, response) => response.end('{}'),
+    (answer) => heard.resolve(answer),
+  );
+  const source = new Readable({ read() {} });
+  const file = through(source);
+  const put = one.raw({ method: 'PUT', path: '/containers/a/archive', doing: 'put files', limit: 'idle', file });
+  const refused = expect(put).rejects.toMatchObject({
+    code: 'E_FILES',
+    message: 'Cannot put files: failed to read them (it broke).',
+  });
+  const answer = await heard.promise;
+  source.destroy(new Error('it broke'));
+  if (!file.closed) await once(file, 'close').catch(() => {});
+  answer();
+  await refused;
+  expect(one.clock.next()).toBeNull();
+});
+
+test('a file that breaks counts although the Engine is away', async () => {
+  using one = await engine(
+    (_, response) => response.end('{}'),
+    (_answer, request) => request.socket.destroy(),
+  );
+  const file = new Readable({ read() {} });
+  const put = one.raw({ method: 'PUT', path: '/containers/a/archive', doing: 'put files', limit: 'idle', file });
+  file.destroy(new Error('it broke'));
+  await expect(put).rejects.toMatchObject({ code: 'E_FILES' });
 });
 
 test('work of the Engine may take as long as it answers other calls, and is given up when it no longer does', async () => {

@@ -103,10 +103,15 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock): Conne
   };
   /** Makes a call with its path in the version that both speak. */
   const speak = async <T>(
-    { path, doing, signal }: Pick<EngineCall, 'path' | 'doing' | 'signal'>,
+    { path, doing, signal, file }: Pick<EngineCall, 'path' | 'doing' | 'signal' | 'file'>,
     say: (path: string) => Promise<T>,
   ): Promise<T> => {
-    const { version } = await spoken(doing, signal);
+    const upload = file instanceof Readable ? file : null;
+    // It may break while the Engine is asked: nobody else listens yet.
+    upload?.on('error', () => {});
+    const { version } = await spoken(doing, signal).finally(() => {
+      if (upload?.errored != null && !signal?.aborted) throw unreadable(doing, upload.errored);
+    });
     return say(`/v${version}${path}`).catch((error: unknown) => {
       const refused = refusedVersion(error, doing, endpoint, version);
       if (refused === null) throw error;

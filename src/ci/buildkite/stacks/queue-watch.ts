@@ -3,7 +3,7 @@
 import { toFailure } from '../../../base/errors.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import type { JobId } from '../../../core/slot.ts';
-import { type Unfit, type UnfitWatch, unfitHow } from '../../kit/unfit.ts';
+import { plainWord, type Unfit, type UnfitWatch, unfitHow } from '../../kit/unfit.ts';
 import { buildkiteEnd } from '../jobs/outcome.ts';
 import type { Shared } from '../shared.ts';
 import type { JobPick, JobReservations } from './job-reservations.ts';
@@ -111,7 +111,6 @@ class QueueWatch implements Work {
     const { message, retry, code } = toFailure(error);
     // The stack may be gone, or another installation may have it: register it again.
     if (code === 'E_CI_DENIED') this.#isDoubted = true;
-    this.#parts.unfit.saw(this.#queue, new Map());
     // A single failure is not an outage.
     if (!retry || failures > 1) this.#parts.say(message);
     return retry ? 0 : longest;
@@ -176,18 +175,22 @@ class QueueWatch implements Work {
     const picks: JobPick[] = [];
     const waiting = new Map<JobId, number>();
     const unfit = new Map<JobId, Unfit>();
+    const listed = new Set<JobId>();
+    let isAll = false;
     let after: string | null = null;
     for (let pages = 0; pages < mostPages; pages++) {
       const page = await stacks.scheduled(stack, this.#queue, { limit: pageSize, after }, signal);
       this.#notBefore = Math.max(this.#notBefore, clock.now() + page.wait);
       this.#reportOdd(page.odd);
       if (page.paused) break;
+      for (const { id } of page.jobs) listed.add(id);
       for (const job of page.jobs.toSorted((a, b) => b.priority - a.priority)) this.#place(job, { free, picks, waiting, unfit });
       after = page.next;
-      if (after === null || free.length === 0 || page.wait > 0) break;
+      isAll = after === null;
+      if (isAll || free.length === 0 || page.wait > 0) break;
     }
     this.#crowd = waiting;
-    this.#parts.unfit.saw(this.#queue, unfit);
+    this.#parts.unfit.saw(this.#queue, unfit, isAll ? null : listed);
     if (picks.length > 0) await this.#take(picks);
     await this.#note();
   }
@@ -211,7 +214,7 @@ class QueueWatch implements Work {
       unfit.set(id, {
         jobs: 1,
         how: unfitHow(
-          `queue ${JSON.stringify(this.#queue)}`,
+          `queue ${JSON.stringify(plainWord(this.#queue))}`,
           rules.filter((rule) => !/^queue=/.test(rule)),
         ),
       });
