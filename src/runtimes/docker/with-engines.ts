@@ -129,10 +129,12 @@ export class WithEngines implements Runtime {
       void engine.watch();
       return made;
     } catch (error) {
-      // Somebody may have removed the volume with the images.
-      this.#store.forget();
+      // Somebody may have removed a volume with images.
+      this.#store.forget({ agent, imageId: image.id });
       await this.remove(agent).catch(() => {});
       throw error;
+    } finally {
+      this.#store.letGo(agent);
     }
   }
 
@@ -243,7 +245,12 @@ export class WithEngines implements Runtime {
   }
 
   /** A volume with the images that its jobs have from the start, pulled as its own image is; null without any. */
-  async #readyFor({ pool, recipe }: SandboxSpec, maker: string, progress: Progress, signal: AbortSignal): Promise<string | null> {
+  async #readyFor(
+    { agent, pool, recipe }: SandboxSpec,
+    maker: string,
+    progress: Progress,
+    signal: AbortSignal,
+  ): Promise<string | null> {
     const { images: names, pull, logins } = recipe.containers?.ready ?? { images: [], pull: 'never', logins: null };
     const from = this.#pulls(logins);
     const found: ReadyImage[] = [];
@@ -252,7 +259,7 @@ export class WithEngines implements Runtime {
       // A job asks for it by its tag, whatever digest it is pulled by.
       found.push({ id, name: image.replace(/@.*$/, '') });
     }
-    return found.length === 0 ? null : this.#store.ready(pool, found, maker, progress, signal);
+    return found.length === 0 ? null : this.#store.ready(agent, pool, found, maker, progress, signal);
   }
 
   /** An Engine that gives no cards in one way is asked in another, once. */
