@@ -10,7 +10,7 @@ import { answersPing, withoutVersion } from '../../../test/kit/fake-engine.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { Engine } from '../engine/engine.ts';
-import { inEngine } from './engine-program.ts';
+import { engineProgram, inEngine } from './engine-program.ts';
 import { fillDocker, fillPodman, ImageStore } from './image-store.ts';
 
 /** The Engine leaves a connection to a container open, as a real one does whatever becomes of that. */
@@ -239,4 +239,15 @@ test('a volume that somebody removes between two images gets no second one alone
   const cut = fill(fillDocker, '1', 'b:1', 'last');
   expect(cut).toMatchObject({ status: 1, stdout: '', stderr: 'somebody has removed the volume meanwhile\n' });
   expect(has('v/complete')).toBe(false);
+});
+
+test('an engine does not start on a volume that Docker has made anew, without images', () => {
+  const { file, path } = volumeOf({});
+  const start = () => {
+    file('program', engineProgram.replaceAll(inEngine.ready, 'v').replaceAll(`'${inEngine.user}'`, "'nobody-of-that-name'"));
+    return spawnSync('perl', ['program', 'a'], { cwd: path, encoding: 'utf8' }).stderr;
+  };
+  expect(start()).toBe('somebody has removed the volume with the images of its pool\n');
+  file('v/complete', '');
+  expect(start()).toBe('the image has no user for the engine\n');
 });
