@@ -46,7 +46,7 @@ test('a file that somebody else wrote is neither replaced, nor loaded, nor remov
   const path = join(here.path, 'profile');
   writeFileSync(path, 'mine');
   const never = () => Promise.reject(new Error('loaded'));
-  expect(await installProfile(never, path)).toBe(`${path} is not as onejob writes it, so it stays as it is`);
+  expect(await installProfile(never, path)).toBe(`${path} differs from what onejob writes, and stays as it is`);
   removeProfile(path);
   expect(readFileSync(path, 'utf8')).toBe('mine');
 });

@@ -58,7 +58,7 @@ export async function installProfile(
 ): Promise<string | null> {
   try {
     if (!existsSync(path)) writeWhole(path, engineProfile.text, { over: false, mode: 0o644 });
-    else if (!isOurs(path)) return `${path} is not as onejob writes it, so it stays as it is`;
+    else if (!isOurs(path)) return `${path} differs from what onejob writes, and stays as it is`;
   } catch (error) {
     return messageOf(error);
   }
@@ -68,7 +68,7 @@ export async function installProfile(
   return said;
 }
 
-/** Removes the file, unless somebody else wrote it. The kernel keeps the profile until the next boot: agents that go on are under it. */
+/** Removes the file, unless somebody else wrote it. The kernel keeps the profile until the next boot: agents that continue are under it. */
 export function removeProfile(path: string = engineProfile.path): void {
   if (isOurs(path)) rmSync(path, { force: true });
 }
