@@ -136,9 +136,12 @@ export class ImageStore {
     const volume = `${this.volume}-${hash('sha256', JSON.stringify([maker, images])).slice(0, 12)}`;
     this.#used.set(pool, volume);
     this.#held.set(agent, volume);
-    const isNew = !(await engine.hasVolume(volume, signal));
-    // Somebody has removed it.
-    if (isNew) this.#there.delete(volume);
+    const isNew = !(await engine.hasVolume(volume, [readyLabel], signal));
+    if (isNew) {
+      // Somebody has removed it. Docker may have made it anew for an agent, and without labels nobody would find it later.
+      this.#there.delete(volume);
+      await engine.removeVolume(volume);
+    }
     await this.#once(volume, volume, signal, async () => {
       for (const [at, { id, name }] of images.entries()) {
         progress(`making image ${name} ready for its jobs`);
