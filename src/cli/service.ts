@@ -10,7 +10,7 @@ import { attempt, messageOf, OnejobError } from '../base/errors.ts';
 import { listensOf } from '../config/listens.ts';
 import type { Listen } from '../http/address.ts';
 import { addressText } from '../http/listen.ts';
-import { engineProfile } from '../runtimes/docker/apparmor.ts';
+import { installProfile, removeProfile } from '../runtimes/docker/apparmor.ts';
 import { daemonGroup } from '../runtimes/process/cgroup.ts';
 import { syncFolder, writeWhole } from '../system/files.ts';
 import { removeTree } from '../system/foreign-tree.ts';
@@ -277,19 +277,12 @@ async function linger({ context, output }: Session): Promise<void> {
 
 /** Lets engines of agents make namespaces where AppArmor knows such a rule, or says why they will not; AppArmor loads it at each boot. */
 async function loadProfile({ output }: Session): Promise<void> {
-  const { path, text } = engineProfile;
   if (!existsSync('/sys/kernel/security/apparmor') || !existsSync('/etc/apparmor.d/abi/4.0')) return;
-  writeUnit(path, text);
-  const { error, stderr } = await run('apparmor_parser', ['--replace', path], { timeout: patience });
-  if (error !== null)
-    output.say(`pools cannot use "containers" where AppArmor forbids it: apparmor_parser: ${stderr.trim() || error.message}`);
-}
-
-async function removeProfile(): Promise<void> {
-  const { path } = engineProfile;
-  if (!existsSync(path)) return;
-  await run('apparmor_parser', ['--remove', path], { timeout: patience });
-  await rm(path);
+  const said = await installProfile(async (path) => {
+    const { error, stderr } = await run('apparmor_parser', ['--replace', path], { timeout: patience });
+    return error === null ? null : `apparmor_parser: ${stderr.trim() || error.message}`;
+  });
+  if (said !== null) output.say(`pools may be unable to use "containers" where AppArmor forbids it: ${said}`);
 }
 
 export async function uninstallService(session: Session, flags: Flags): Promise<number> {
@@ -300,7 +293,7 @@ export async function uninstallService(session: Session, flags: Flags): Promise<
   if (existsSync(here.socketUnit)) await here.systemctl('stop', 'onejob.socket');
   await rm(here.socketUnit, { force: true });
   await rm(here.unit);
-  if (!here.user) await removeProfile();
+  if (!here.user) removeProfile();
   syncFolder(dirname(here.unit));
   await must(here.systemctl('daemon-reload'));
   const text = `Stopped the daemon and removed ${here.unit}. Running jobs continue; "onejob up" adopts them.`;

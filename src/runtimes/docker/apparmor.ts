@@ -3,8 +3,9 @@
  * profile that says so may make them: a container without any profile may not. The profile restricts nothing, so where it is not needed
  * an engine has none.
  */
-import { existsSync, readFileSync } from 'node:fs';
-import { attempt } from '../../base/errors.ts';
+import { existsSync, readFileSync, rmSync } from 'node:fs';
+import { attempt, messageOf } from '../../base/errors.ts';
+import { writeWhole } from '../../system/files.ts';
 
 /** `userns` is a rule since AppArmor 4, which is also the first that keeps users from making namespaces. */
 export const engineProfile = {
@@ -45,4 +46,33 @@ export function isProfileLoaded({ profiles, hasFile }: ProfileLook = thisHost): 
 export function engineAppArmor(look: ProfileLook = thisHost): string {
   // Docker's own profile lets no engine start.
   return `apparmor=${isProfileLoaded(look) ? engineProfile.name : 'unconfined'}`;
+}
+
+/**
+ * Writes the file of the profile and has it loaded; null, or what is in the way. What somebody else wrote stays as it is. `load` says
+ * what the program that loads it says against it.
+ */
+export async function installProfile(
+  load: (path: string) => Promise<string | null>,
+  path: string = engineProfile.path,
+): Promise<string | null> {
+  try {
+    if (!existsSync(path)) writeWhole(path, engineProfile.text, { over: false, mode: 0o644 });
+    else if (!isOurs(path)) return `${path} differs from what onejob writes, and stays as it is`;
+  } catch (error) {
+    return messageOf(error);
+  }
+  const said = await load(path);
+  // Who may not ask the kernel takes the file for a profile that is loaded.
+  if (said !== null) rmSync(path, { force: true });
+  return said;
+}
+
+/** Removes the file, unless somebody else wrote it. The kernel keeps the profile until the next boot: agents that continue are under it. */
+export function removeProfile(path: string = engineProfile.path): void {
+  if (isOurs(path)) rmSync(path, { force: true });
+}
+
+function isOurs(path: string): boolean {
+  return attempt(() => readFileSync(path, 'utf8')) === engineProfile.text;
 }

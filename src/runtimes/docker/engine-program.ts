@@ -36,7 +36,7 @@ while IFS=: read -r _ kind _; do
 done </proc/self/cgroup;
 [ "$(ls /sys/fs/cgroup)" ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup;
 [ -d ${inEngine.storage}/docker ] || [ ! -d ${inEngine.ready}/seed ] || {
-rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker; };
+rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker || exit 1; };
 exec 3<&9 9<&-; export LISTEN_PID=$$;
 exec dockerd -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid $MIRRORS
 `.trim();
@@ -45,6 +45,8 @@ exec dockerd -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --
 export const engineProgram = String.raw`
 use strict; use warnings; use POSIX (); use Socket;
 my $mirrors = $ENV{MIRRORS};
+# Docker makes a volume that somebody has removed anew, and empty.
+die "somebody has removed the volume with the images of its pool\n" if -d '${inEngine.ready}' && !-e '${inEngine.ready}/complete';
 my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam '${inEngine.user}' or die "the image has no user for the engine\n";
 sub listening {
   my ($path, $owner, $mask) = @_;

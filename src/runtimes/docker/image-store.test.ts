@@ -1,15 +1,17 @@
 /** Putting an image into the store of the engines, on an Engine that a test makes. */
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { Socket } from 'node:net';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import { answersPing, withoutVersion } from '../../../test/kit/fake-engine.ts';
 import { scratch } from '../../../test/support/scratch.ts';
+import type { AgentId } from '../../core/slot.ts';
 import { Engine } from '../engine/engine.ts';
-import { fillPodman, ImageStore } from './image-store.ts';
+import { engineProgram, inEngine } from './engine-program.ts';
+import { fillDocker, fillPodman, ImageStore } from './image-store.ts';
 
 /** The Engine leaves a connection to a container open, as a real one does whatever becomes of that. */
 test('who stops while an image is read leaves no connection that would keep the process', async () => {
@@ -50,7 +52,7 @@ test('who stops while an image is read leaves no connection that would keep the 
 });
 
 /** A store on an Engine whose container ends at once as it is told. `asked`: what the Engine was asked. */
-async function ended(code: number, says: string, wants: boolean) {
+async function ended(code: number, says: string, wants: boolean, volumes: readonly string[] = [], unlabelled = false) {
   const here = scratch();
   const path = `${here.path}/e.sock`;
   const line = `2026-11-30T01:00:00.000000000Z ${says}`;
@@ -58,14 +60,21 @@ async function ended(code: number, says: string, wants: boolean) {
   const asked: string[] = [];
   const attached = Promise.withResolvers<Socket>();
   const read = Promise.withResolvers<void>();
+  const slow = Promise.withResolvers<void>();
+  const slowNames: string[] = [];
   const server = createServer(async (request, answer) => {
     if (answersPing(request, answer)) return;
     const url = withoutVersion(request.url ?? '');
-    asked.push(url);
+    asked.push(/^(POST|DELETE)$/.test(request.method ?? '') ? `${request.method} ${url}` : url);
     const State = { Status: 'exited', Running: false, ExitCode: code };
-    if (url.startsWith('/containers/create')) answer.writeHead(201).end('{"Id":"filler"}');
-    else if (url.startsWith('/volumes?')) answer.end('{"Volumes":[]}');
-    else if (url.startsWith('/volumes/')) answer.writeHead(404).end('{"message":"no such volume"}');
+    if (url.startsWith('/containers/create'))
+      answer.writeHead(201).end(JSON.stringify({ Id: slowNames.some((name) => url.endsWith(`=${name}`)) ? 'slow' : 'filler' }));
+    else if (url.startsWith('/containers/slow/wait')) slow.resolve();
+    else if (url.startsWith('/volumes?')) {
+      const Labels = { 'onejob.owner': 'o', 'onejob.ready': '' };
+      answer.end(JSON.stringify({ Volumes: volumes.map((Name) => ({ Name, Labels })) }));
+    } else if (url.startsWith('/volumes/'))
+      answer.writeHead(unlabelled ? 200 : 404).end('{"Name":"v","Labels":null,"message":"no such volume"}');
     else if (url.startsWith('/containers/filler/logs')) answer.end(Buffer.concat([header, Buffer.from(`${line}\n`)]));
     else if (url === '/containers/filler/json')
       answer.end(JSON.stringify({ Id: 'filler', Name: 'f', Image: 'i', State, Config: {} }));
@@ -95,12 +104,14 @@ async function ended(code: number, says: string, wants: boolean) {
   });
   const never = new AbortController().signal;
   const store = new ImageStore(engine, 'o');
-  return { asked, filling: store.ready('p', [{ id: 'sha256:1', name: 'a:1' }], 'maker', () => {}, never) };
+  const ready = (agent: string, image: string) =>
+    store.ready(agent as AgentId, 'p', [{ id: `sha256:${image}`, name: 'a:1' }], 'maker', () => {}, never);
+  return { asked, never, ready, slow: { names: slowNames, waits: slow.promise }, store, volumes };
 }
 
 test('a disk that is full while an image is loaded is said to be full, in the words of who found it', async () => {
-  const { filling } = await ended(1, 'write /var/lib/images/docker/x: no space left on device', true);
-  await expect(filling).rejects.toMatchObject({
+  const { ready } = await ended(1, 'write /var/lib/images/docker/x: no space left on device', true);
+  await expect(ready('a', '1')).rejects.toMatchObject({
     code: 'E_DISK_FULL',
     message:
       "Cannot make image sha256:1 ready for the engines of agents: the Engine's disk is full (write /var/lib/images/docker/x: no space left on device).",
@@ -108,30 +119,144 @@ test('a disk that is full while an image is loaded is said to be full, in the wo
 });
 
 test('what else goes wrong is said in the words of the program', async () => {
-  const { filling } = await ended(1, 'dockerd: unknown flag', false);
-  await expect(filling).rejects.toMatchObject({
+  const { ready } = await ended(1, 'dockerd: unknown flag', false);
+  await expect(ready('a', '1')).rejects.toMatchObject({
     message: 'Cannot make image sha256:1 ready for the engines of agents: dockerd: unknown flag.',
   });
 });
 
 test('an image that is there already is not read again, which may be gigabytes at each start of the daemon', async () => {
-  const { asked, filling } = await ended(0, '', false);
-  expect(await filling).toMatch(/^onejob-o-images-\w{12}$/);
+  const { asked, ready } = await ended(0, '', false);
+  expect(await ready('a', '1')).toMatch(/^onejob-o-images-\w{12}$/);
   expect(asked.filter((url) => url.endsWith('/get'))).toEqual([]);
 });
 
-/** A `podman` and a `sync` of the test, which say that they were called. */
+test('a volume that an agent in preparation is about to read stays, although its pool has another one by now', async () => {
+  const volumes: string[] = [];
+  const { asked, ready, store } = await ended(0, '', false, volumes);
+  const old = await ready('a', '1');
+  volumes.push(old);
+  asked.length = 0;
+  const removed = () => asked.filter((url) => url === `DELETE /volumes/${old}`).length;
+  await ready('b', '2');
+  expect(removed()).toBe(0);
+  store.letGo('a' as AgentId);
+  await ready('b', '2');
+  expect(removed()).toBe(1);
+});
+
+test('a volume that Docker has made anew, which has no labels, is removed before it is filled', async () => {
+  const { asked, ready } = await ended(0, '', false, [], true);
+  const volume = await ready('a', '1');
+  const created = asked.findIndex((url) => url.startsWith('POST /containers/create'));
+  expect(asked.slice(0, created)).toContain(`DELETE /volumes/${volume}`);
+});
+
+test('who waits for one volume to be filled holds up nobody who needs another, and what is there is looked for once', async () => {
+  const { asked, never, ready, slow, store } = await ended(0, '', false);
+  const volume = await ready('a', '1');
+  const made = () => asked.filter((url) => url.startsWith('POST /containers/create')).length;
+  slow.names.push(volume);
+  void ready('a', '1').catch(() => {});
+  await slow.waits;
+  for (const id of ['sha256:2', 'sha256:2']) expect(await store.ensure(id, 'maker', () => {}, never)).toBe('localhost/onejob:2');
+  expect(made()).toBe(3);
+});
+
+/** Programs of a test on a folder that plays a volume. Each says with what it was called. */
+function volumeOf(programs: Readonly<Record<string, string>>) {
+  const here = scratch();
+  onTestFinished(() => here[Symbol.dispose]());
+  const file = (path: string, text: string, mode = 0o644): void => {
+    mkdirSync(dirname(join(here.path, path)), { recursive: true });
+    writeFileSync(join(here.path, path), text, { mode });
+  };
+  mkdirSync(join(here.path, 'v'));
+  mkdirSync(join(here.path, 'run'));
+  const text = (path: string): string => readFileSync(join(here.path, path), 'utf8');
+  const has = (path: string): boolean => existsSync(join(here.path, path));
+  for (const [name, script] of Object.entries(programs))
+    file(`bin/${name}`, `#!/bin/sh\ncd ${here.path}\n${script.replaceAll('SAID', `echo "${name} $*" >>said`)}\n`, 0o755);
+  const fill = (script: string, ...given: readonly string[]) => {
+    const moved = script.replaceAll(inEngine.images, `${here.path}/v`).replaceAll('/run/engine', `${here.path}/run`);
+    return spawnSync('/bin/sh', ['-c', moved, ...given], {
+      env: { PATH: `${here.path}/bin:/usr/bin:/bin` },
+      encoding: 'utf8',
+    });
+  };
+  const said = () => (has('said') ? text('said').trim().split('\n') : []);
+  return { file, fill, has, path: here.path, said, text };
+}
+
+const podman = 'shift 4; SAID; case $1 in image) exit 1;; load) echo Loaded image: x;; esac';
+
 test.each([
-  ['is', 'exit 0', ['podman image exists', 'podman load', 'sync -f', 'podman tag']],
-  ['cannot be', 'exit 1', ['podman image exists', 'podman load', 'sync -f', 'sync']],
-])('an image has its name only once it is on disk (which it %s)', async (_, synced, calls) => {
-  using here = scratch();
-  const program = (name: string, text: string): void =>
-    writeFileSync(join(here.path, name), `#!/bin/sh\nPATH=/usr/bin:/bin\n${text}\n`, { mode: 0o755 });
-  const say = (words: string): string => `echo "${words}" >>${here.path}/said`;
-  program('podman', `shift 4; ${say('podman $*')}; case $1 in image) exit 1;; load) echo Loaded image: x;; esac`);
-  program('sync', `${say('sync $*')}; ${synced}`);
-  spawnSync('/bin/sh', ['-c', fillPodman, 'name'], { env: { PATH: here.path } });
-  const said = readFileSync(join(here.path, 'said'), 'utf8').trim().split('\n');
-  expect(said).toEqual(calls.map((call) => expect.stringMatching(new RegExp(`^${call}( |$)`))));
+  ['is', 'exit 0', ['podman load', 'sync -f', 'sync -f', 'podman tag']],
+  ['cannot be', '[ ! -e said ] || ! grep -q load said', ['podman load', 'sync -f', 'sync']],
+])('an image has its name only once it is on disk (which it %s)', (_, synced, calls) => {
+  const { fill, said } = volumeOf({ podman, sync: `SAID; ${synced}` });
+  fill(fillPodman, 'name');
+  const after = said().slice(said().indexOf('podman load -q'));
+  expect(after).toEqual(calls.map((call) => expect.stringMatching(new RegExp(`^${call}( |$)`))));
+});
+
+test('Podman forgets the layers of a load that was cut, which may be torn, and none of an image with a name', () => {
+  const layers = 'overlay-layers/layers.json';
+  const known = 'overlay-images/images.json';
+  const { file, fill, has, text } = volumeOf({
+    podman: `${podman}; case $1 in load) cp v/${layers} seen; printf torn >v/${layers}; printf torn >v/${known}; [ ! -e cut ] || exit 1;; esac`,
+    sync: '',
+  });
+  file(`v/${layers}`, 'whole');
+  file('cut', '');
+  expect(fill(fillPodman, 'one').status).toBe(1);
+  expect(text(`v/${layers}`)).toBe('torn');
+  expect(fill(fillPodman, 'one').status).toBe(1);
+  expect(text('seen')).toBe('whole');
+  expect(has(`v/filling/${known}`)).toBe(false);
+  // One that ends leaves nothing to forget.
+  const ok = volumeOf({ podman, sync: '' });
+  expect(ok.fill(fillPodman, 'one')).toMatchObject({ status: 0, stderr: '' });
+  expect(ok.has('v/filling')).toBe(false);
+});
+
+/** Docker in a folder: what it was given it adds to the file of its only layer. */
+const docker = {
+  rootlesskit: [
+    '[ "$2" != rm ] || { shift; exec "$@"; }',
+    'mkdir -p v/docker/image v/docker/overlay2/l v/docker/overlay2/x/diff; touch v/docker/overlay2/l/X v/docker/overlay2/x/link',
+    'echo $$ >run/docker.pid; exec sleep 100',
+  ].join('\n'),
+  docker: 'case $1 in image) [ -e run/docker.pid ];; load) cat >>v/docker/overlay2/x/diff/file; echo Loaded image: x;; esac',
+  sync: 'SAID; rm -f run/docker.pid; [ ! -e v/complete ]',
+};
+
+test('a volume of a Docker Engine is complete only once its last image is on disk, and one that is not is begun anew', () => {
+  const { file, fill, has, said, text } = volumeOf(docker);
+  file('v/docker/overlay2/x/diff/file', 'torn');
+  file('v/seed/torn', '');
+  expect(fill(fillDocker, '0', 'a:1', '')).toMatchObject({ status: 0, stdout: 'wanted\n' });
+  expect([text('v/docker/overlay2/x/diff/file'), has('v/seed/torn'), has('v/complete')]).toEqual(['', false, false]);
+  expect(fill(fillDocker, '1', 'b:1', 'last')).toMatchObject({ status: 0, stdout: 'wanted\n' });
+  expect([said().length, has('v/complete'), has('v/seed/overlay2/x/link')]).toEqual([2, true, true]);
+  expect(fill(fillDocker, '0', 'a:1', '')).toMatchObject({ status: 0, stdout: '' });
+  expect(has('v/seed/overlay2/x/link')).toBe(true);
+});
+
+test('a volume that somebody removes between two images gets no second one alone', () => {
+  const { fill, has } = volumeOf(docker);
+  const cut = fill(fillDocker, '1', 'b:1', 'last');
+  expect(cut).toMatchObject({ status: 1, stdout: '', stderr: 'somebody has removed the volume meanwhile\n' });
+  expect(has('v/complete')).toBe(false);
+});
+
+test('an engine does not start on a volume that Docker has made anew, without images', () => {
+  const { file, path } = volumeOf({});
+  const start = () => {
+    file('program', engineProgram.replaceAll(inEngine.ready, 'v').replaceAll(`'${inEngine.user}'`, "'nobody-of-that-name'"));
+    return spawnSync('perl', ['program', 'a'], { cwd: path, encoding: 'utf8' }).stderr;
+  };
+  expect(start()).toBe('somebody has removed the volume with the images of its pool\n');
+  file('v/complete', '');
+  expect(start()).toBe('the image has no user for the engine\n');
 });

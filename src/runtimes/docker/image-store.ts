@@ -12,6 +12,7 @@ import { text } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { Progress } from '../../base/abortable.ts';
 import { OnejobError } from '../../base/errors.ts';
+import type { AgentId } from '../../core/slot.ts';
 import type { Engine } from '../engine/engine.ts';
 import { diskFull, isDiskFull } from '../engine/failures.ts';
 import { attachPath } from './attach.ts';
@@ -24,16 +25,40 @@ const podman = `podman --root ${inEngine.images} --runroot /run/engine/fill`;
 /**
  * Loads what comes from standard input under a name, unless it is there: it says a word if it wants it. A load that was interrupted is
  * repeated by the next one. It has its name only once it is on disk: Podman syncs no layer, and after a power cut every agent would get half an image.
+ *
+ * Podman skips layers that it knows, so it must forget those that such a load left: `filling` is what it knew before. Then it makes them anew.
  */
 export const fillPodman = `name=$0
 ${podman} image exists "$name" && exit
 echo wanted
+cd ${inEngine.images} || exit
+known='overlay-layers/layers.json overlay-images/images.json'
+[ ! -e filling ] || for file in $known; do
+  if [ -e "filling/$file" ]; then cp -a "filling/$file" before && mv before "$file"; else rm -f "$file"; fi || exit
+done
+rm -rf new && mkdir new || exit
+for file in $known; do [ ! -e "$file" ] || cp -a --parents "$file" new || exit; done
+sync -f . 2>/dev/null || sync || exit
+rm -rf filling && mv new filling || exit
+sync -f . 2>/dev/null || sync || exit
 said=$(${podman} load -q) || exit
 sync -f ${inEngine.images} 2>/dev/null || sync || exit
+rm -rf filling
+sync -f . 2>/dev/null || sync || exit
 ${podman} tag "\${said##*: }" "$name"`;
 
-/** The same for a Docker Engine: `$0` is the number of the image in its volume, `$1` its name. */
-const fillDocker = `set -e; cd ${inEngine.images}; [ ! -e "has/$0" ] || exit 0
+/**
+ * The same for a Docker Engine: `$0` is the number of the image in its volume, `$1` its name, and `$2` not empty for the last one. It
+ * syncs no layer either. So a volume in which not all images are on disk is emptied, and the first image begins it anew.
+ */
+export const fillDocker = `set -e; cd ${inEngine.images}; [ ! -e complete ] || exit 0
+if [ "$0" = 0 ]; then
+  rm -rf new seed
+  # Only root of the namespace may remove what users of images own.
+  [ ! -e docker ] || rootlesskit --state-dir=/run/engine/emptying rm -rf ${inEngine.images}/docker
+elif [ ! -e seed ]; then
+  echo 'somebody has removed the volume meanwhile' >&2; exit 1
+fi
 echo wanted
 export DOCKER_HOST=unix:///run/engine/fill.sock
 rootlesskit --state-dir=/run/engine/rootlesskit --net=host --copy-up=/run sh -c '
@@ -50,7 +75,7 @@ for files in */diff; do
   mkdir "../../new/overlay2/\${files%diff}work"; ln -s "${inEngine.ready}/docker/overlay2/$files" "../../new/overlay2/$files"
 done
 cd ../..; mv new seed; sync -f . 2>/dev/null || sync
-mkdir -p has; : >"has/$0"`;
+[ ! "$2" ] || : >complete`;
 
 export interface ReadyImage {
   readonly id: string;
@@ -61,6 +86,9 @@ export interface ReadyImage {
 /** Of volumes for jobs. */
 const readyLabel = 'onejob.ready';
 
+/** Of the containers that fill volumes. */
+const fillerLabel = 'onejob.filler';
+
 export class ImageStore {
   readonly #engine: Engine;
   readonly #owner: string;
@@ -69,10 +97,12 @@ export class ImageStore {
   readonly #there = new Set<string>();
   /** By pool, the volume that its jobs read. */
   readonly #used = new Map<string, string>();
+  /** By agent that is being prepared, the volume that it is about to read, although its pool may have another one by now. */
+  readonly #held = new Map<AgentId, string>();
   /** Some may have volumes that no pool uses any more. */
   #hasOld = false;
-  /** One writer at a time. */
-  #last: Promise<unknown> = Promise.resolve();
+  /** By volume, its last writer: one at a time. */
+  readonly #last = new Map<string, Promise<unknown>>();
 
   constructor(engine: Engine, owner: string) {
     this.#engine = engine;
@@ -83,15 +113,19 @@ export class ImageStore {
   /** Puts an image of the Engine into it, if it is missing. Its name there. `maker`: id of the image of the engines. */
   async ensure(id: string, maker: string, progress: Progress, signal: AbortSignal): Promise<string> {
     const name = `localhost/onejob:${id.replace(/^sha256:/, '')}`;
-    await this.#once(id, signal, async () => {
+    await this.#once(id, this.volume, signal, async () => {
       progress('making its image ready for the engines of agents');
       await this.#fill(id, this.volume, [fillPodman, name], maker, signal);
     });
     return name;
   }
 
-  /** A volume with images of the Engine for the jobs of a pool. It is filled if it is new, and then those that are no longer used go. */
+  /**
+   * A volume with images of the Engine for the jobs of a pool. It is filled if it is new, and then those that are no longer used go. This
+   * one stays until `letGo`, as Docker would make a missing one anew, and empty.
+   */
   async ready(
+    agent: AgentId,
     pool: string,
     images: readonly ReadyImage[],
     maker: string,
@@ -101,58 +135,75 @@ export class ImageStore {
     const engine = this.#engine;
     const volume = `${this.volume}-${hash('sha256', JSON.stringify([maker, images])).slice(0, 12)}`;
     this.#used.set(pool, volume);
-    const isNew = !(await engine.hasVolume(volume, signal));
-    // Somebody has removed it.
-    if (isNew) this.#there.delete(volume);
-    await this.#once(volume, signal, async () => {
+    this.#held.set(agent, volume);
+    const isNew = !(await engine.hasVolume(volume, [readyLabel], signal));
+    if (isNew) {
+      // Somebody has removed it. Docker may have made it anew for an agent, and without labels nobody would find it later.
+      this.#there.delete(volume);
+      await engine.removeVolume(volume);
+    }
+    await this.#once(volume, volume, signal, async () => {
       for (const [at, { id, name }] of images.entries()) {
         progress(`making image ${name} ready for its jobs`);
-        await this.#fill(id, volume, [fillDocker, String(at), name], maker, signal);
+        const isLast = at === images.length - 1;
+        if (!(await this.#fill(id, volume, [fillDocker, String(at), name, isLast ? 'last' : ''], maker, signal))) return;
       }
     });
     this.#hasOld ||= isNew;
     if (!this.#hasOld) return volume;
-    const used = new Set(this.#used.values());
+    const used = new Set([...this.#used.values(), ...this.#held.values()]);
     // That of a pool which has had no agent since the start may be among them, and is made again.
     for (const old of await engine.danglingVolumes([`${labels.owner}=${this.#owner}`, readyLabel], signal))
       if (!used.has(old)) await engine.removeVolume(old).catch(() => {});
     return volume;
   }
 
-  /** To be called if somebody has removed the volume: the images are put there again. */
-  forget(): void {
-    this.#there.clear();
+  /** To be called once an agent has its container, or gets none. */
+  letGo(agent: AgentId): void {
+    this.#held.delete(agent);
+  }
+
+  /** To be called if somebody may have removed volumes: all images, or those of an agent, are looked for and put there again. */
+  forget(agent?: { readonly agent: AgentId; readonly imageId: string }): void {
+    if (agent === undefined) this.#there.clear();
+    else for (const key of [agent.imageId, this.#held.get(agent.agent)]) if (key !== undefined) this.#there.delete(key);
   }
 
   /** Removes what a manager that was killed has left of this. */
   async sweep(): Promise<void> {
-    await this.#engine.remove(this.volume);
+    const fillers = await this.#engine.containers([`${labels.owner}=${this.#owner}`, fillerLabel]);
+    for (const { Id } of fillers) await this.#engine.remove(Id);
   }
 
-  /** Does the work, after that of others, unless it was done. */
-  async #once(key: string, signal: AbortSignal, fill: () => Promise<void>): Promise<void> {
-    const work = this.#last.then(async () => {
+  /** Does the work, after that of others on the same volume, unless it was done. */
+  async #once(key: string, volume: string, signal: AbortSignal, fill: () => Promise<void>): Promise<void> {
+    if (this.#there.has(key)) return;
+    const work = (this.#last.get(volume) ?? Promise.resolve()).then(async () => {
       signal.throwIfAborted();
       if (this.#there.has(key)) return;
       await fill();
       this.#there.add(key);
     });
-    this.#last = work.catch(() => {});
+    this.#last.set(
+      volume,
+      work.catch(() => {}),
+    );
     await work;
   }
 
-  async #fill(id: string, volume: string, command: readonly string[], maker: string, signal: AbortSignal): Promise<void> {
+  /** False if all was there. */
+  async #fill(id: string, volume: string, command: readonly string[], maker: string, signal: AbortSignal): Promise<boolean> {
     const engine = this.#engine;
     const own = { [labels.owner]: this.#owner };
     const Labels = volume === this.volume ? own : { ...own, [readyLabel]: '' };
-    await this.sweep();
+    await engine.remove(volume);
     const mount = { Type: 'volume', Source: volume, Target: inEngine.images, VolumeOptions: { Labels } };
-    const filler = await engine.create(this.volume, {
+    const filler = await engine.create(volume, {
       Image: maker,
       User: inEngine.user,
       Entrypoint: ['sh', '-c', ...command],
       Env: ['HOME=/home/engine', 'XDG_RUNTIME_DIR=/run/engine', 'PODMAN_IGNORE_CGROUPSV1_WARNING=1'],
-      Labels: own,
+      Labels: { ...own, [fillerLabel]: '' },
       OpenStdin: true,
       StdinOnce: true,
       HostConfig: { ...engineHost(), NetworkMode: 'none', Mounts: [mount] },
@@ -178,7 +229,7 @@ export class ImageStore {
     if (image !== null) await pipeline(image, socket, { signal: over.signal }).catch(() => {});
     await ended;
     const code = (await engine.inspect(filler, signal))?.State.ExitCode ?? null;
-    if (code === 0) return;
+    if (code === 0) return isWanted;
     const said = isWanted && image === null ? 'it is no longer on the Engine' : await lastWords(engine, filler, signal);
     const doing = `make image ${id} ready for the engines of agents`;
     if (isDiskFull(said)) throw diskFull(doing, said, null);

@@ -128,10 +128,12 @@ export class WithEngines implements Runtime {
       void engine.watch();
       return made;
     } catch (error) {
-      // Somebody may have removed the volume with the images.
-      this.#store.forget();
+      // Somebody may have removed a volume with images.
+      this.#store.forget({ agent, imageId: image.id });
       await this.remove(agent).catch(() => {});
       throw error;
+    } finally {
+      this.#store.letGo(agent);
     }
   }
 
@@ -242,7 +244,12 @@ export class WithEngines implements Runtime {
   }
 
   /** A volume with the images that its jobs have from the start, pulled as its own image is; null without any. */
-  async #readyFor({ pool, recipe }: SandboxSpec, maker: string, progress: Progress, signal: AbortSignal): Promise<string | null> {
+  async #readyFor(
+    { agent, pool, recipe }: SandboxSpec,
+    maker: string,
+    progress: Progress,
+    signal: AbortSignal,
+  ): Promise<string | null> {
     const { images: names, pull, logins } = recipe.containers?.ready ?? { images: [], pull: 'never', logins: null };
     const from = this.#pulls(logins);
     const found: ReadyImage[] = [];
@@ -251,7 +258,7 @@ export class WithEngines implements Runtime {
       // A job asks for it by its tag, whatever digest it is pulled by.
       found.push({ id, name: image.replace(/@.*$/, '') });
     }
-    return found.length === 0 ? null : this.#store.ready(pool, found, maker, progress, signal);
+    return found.length === 0 ? null : this.#store.ready(agent, pool, found, maker, progress, signal);
   }
 
   /** Makes the container of an engine, and resolves once its socket is there. An earlier attempt is continued. */

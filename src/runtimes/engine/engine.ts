@@ -65,9 +65,8 @@ const networkAnswer = z.object({
   Containers: z.record(z.string(), z.object({ Name: z.string().default('') })).nullish(),
 });
 export type NetworkAnswer = z.infer<typeof networkAnswer>;
-const volumesAnswer = z.object({
-  Volumes: z.array(z.object({ Name: z.string(), Labels: z.record(z.string(), z.string()).nullish() })).nullish(),
-});
+const volumeAnswer = z.object({ Name: z.string(), Labels: z.record(z.string(), z.string()).nullish() });
+const volumesAnswer = z.object({ Volumes: z.array(volumeAnswer).nullish() });
 /** Content of `X-Docker-Container-Path-Stat`. The mode is Go's, with the kind of file in its upper bits. */
 const pathAnswer = z.object({ mode: z.number() });
 const modeDirectory = 31;
@@ -291,8 +290,10 @@ export class Engine {
     return (Volumes ?? []).filter(({ Labels }) => carries(labels, Labels)).map(({ Name }) => Name);
   }
 
-  async hasVolume(name: string, signal: AbortSignal): Promise<boolean> {
-    return (await this.#find(z.object({ Name: z.string() }), `/volumes/${name}`, `inspect volume ${name}`, signal)) !== null;
+  /** Whether it has all of `labels`, too. */
+  async hasVolume(name: string, labels: readonly string[], signal: AbortSignal): Promise<boolean> {
+    const found = await this.#find(volumeAnswer, `/volumes/${name}`, `inspect volume ${name}`, signal);
+    return found !== null && carries(labels, found.Labels);
   }
 
   /** Succeeds also if the volume is in use or gone. */
