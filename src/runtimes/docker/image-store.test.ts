@@ -52,7 +52,13 @@ test('who stops while an image is read leaves no connection that would keep the 
 });
 
 /** A store on an Engine whose container ends at once as it is told. `asked`: what the Engine was asked. */
-async function ended(code: number, says: string, wants: boolean, volumes: readonly string[] = [], unlabelled = false) {
+async function ended(
+  code: number,
+  says: string,
+  wants: boolean,
+  volumes: readonly string[] = [],
+  labels: object | null | undefined = undefined,
+) {
   const here = scratch();
   const path = `${here.path}/e.sock`;
   const line = `2026-11-30T01:00:00.000000000Z ${says}`;
@@ -74,7 +80,9 @@ async function ended(code: number, says: string, wants: boolean, volumes: readon
       const Labels = { 'onejob.owner': 'o', 'onejob.ready': '' };
       answer.end(JSON.stringify({ Volumes: volumes.map((Name) => ({ Name, Labels })) }));
     } else if (url.startsWith('/volumes/'))
-      answer.writeHead(unlabelled ? 200 : 404).end('{"Name":"v","Labels":null,"message":"no such volume"}');
+      answer
+        .writeHead(labels === undefined ? 404 : 200)
+        .end(JSON.stringify({ Name: 'v', Labels: labels, message: 'no such volume' }));
     else if (url.startsWith('/containers/filler/logs')) answer.end(Buffer.concat([header, Buffer.from(`${line}\n`)]));
     else if (url === '/containers/filler/json')
       answer.end(JSON.stringify({ Id: 'filler', Name: 'f', Image: 'i', State, Config: {} }));
@@ -145,11 +153,14 @@ test('a volume that an agent in preparation is about to read stays, although its
   expect(removed()).toBe(1);
 });
 
-test('a volume that Docker has made anew, which has no labels, is removed before it is filled', async () => {
-  const { asked, ready } = await ended(0, '', false, [], true);
+test.each([
+  ['that Docker has made anew, which has no labels, is', null, 1],
+  ['of ours is not', { 'onejob.ready': '' }, 0],
+])('a volume %s removed before it is filled', async (_, labels, times) => {
+  const { asked, ready } = await ended(0, '', false, [], labels);
   const volume = await ready('a', '1');
   const created = asked.findIndex((url) => url.startsWith('POST /containers/create'));
-  expect(asked.slice(0, created)).toContain(`DELETE /volumes/${volume}`);
+  expect(asked.slice(0, created).filter((url) => url === `DELETE /volumes/${volume}`)).toHaveLength(times);
 });
 
 test('who waits for one volume to be filled holds up nobody who needs another, and what is there is looked for once', async () => {
