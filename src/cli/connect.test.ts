@@ -7,13 +7,14 @@ import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import type { Client } from '../api/client.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { OnejobError } from '../base/errors.ts';
 import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
 import { jobRequest } from '../contract/job.ts';
 import { openStore } from '../store/store.ts';
-import { connect, daemonSocket, unreachableLeader } from './connect.ts';
+import { connect, daemonSocket, reconnect, unreachableLeader } from './connect.ts';
 import { createOutput } from './output.ts';
 import type { DaemonPlace, Session } from './session.ts';
 
@@ -73,6 +74,32 @@ test('the user’s own daemon is preferred to the system’s', async () => {
   await serve(own());
   await serve(system());
   expect(await chosen()).toBe(own());
+});
+
+test.each([
+  ['own', own, system],
+  ['the system’s', system, own],
+])('a command waits for the daemon that it has lost, %s, and takes no other', async (_, lost, other) => {
+  await serve(other());
+  const { promise: looked, resolve } = Promise.withResolvers<void>();
+  const about = session();
+  let looks = 0;
+  const place = async () => {
+    looks += 1;
+    if (looks === 2) resolve();
+    return about.place();
+  };
+  const waiting = reconnect({ ...about, place }, { socket: lost() } as Client, {
+    temporary: false,
+    patience: 60_000,
+    signal: new AbortController().signal,
+  });
+  // Once without anybody at the place.
+  await Promise.race([looked, waiting]);
+  await serve(lost());
+  const connection = await waiting;
+  connection.close();
+  expect(connection.client.socket).toBe(lost());
 });
 
 test('the system’s daemon is used if the user has none', async () => {

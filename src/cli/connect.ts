@@ -158,7 +158,7 @@ export async function reconnect(
   for (;;) {
     try {
       if (remote !== null) return await connectRemote(session, remote, signal);
-      const { socket } = await locate(await session.place());
+      const { socket } = await locate(sameAs(lost.socket, await session.place()));
       return await hold(createClient({ socket, version: session.version, trusting: true }), signal);
     } catch (error) {
       signal.throwIfAborted();
@@ -168,6 +168,11 @@ export async function reconnect(
     }
     await pause(poll, signal);
   }
+}
+
+/** The place without the daemon that was not the lost one: while the user's own is away, the system's does not have its jobs. */
+function sameAs(lost: string, place: DaemonPlace): DaemonPlace {
+  return { ...place, systemSocket: null, ...(lost === place.systemSocket && { socket: lost, isSocketNamed: true }) };
 }
 
 /** Whether an error says that no daemon is there any more, or not yet. */

@@ -135,7 +135,7 @@ describe.skipIf(lacks('host'))('a host of today', () => {
     expect.soft(await limits()).toEqual(['ok', 'ok']);
     const group = '/sys/fs/cgroup/user.slice/user-4000.slice/user@4000.service/app.slice/onejob.service';
     expect
-      .soft(await host.sh(`cat /proc/$(systemctl --user -M own@ show -P MainPID onejob)/cgroup`))
+      .soft(await host.sh(as('cat /proc/$(systemctl --user show -P MainPID onejob)/cgroup')))
       .toMatch(/onejob\.service\/daemon\n$/);
 
     const over = await host.start(as('onejob run --no-workspace -- tail /dev/zero')).ended;

@@ -11,7 +11,7 @@ import { killPid, readOr } from '../../system/process-identity.ts';
 
 /** The owner's folders, which contain those of its agents; null where none can be created. */
 export interface Cgroups extends Readonly<Record<'unified' | 'memory' | 'cpu' | 'pids', string | null>> {
-  /** Folder of version 2 from which on controllers are ours to enable: its mount point, or our unit's; null if there is none. */
+  /** The folder of cgroup v2 below which onejob may enable controllers: the mount point, or the folder of its unit; null: none. */
   readonly top: string | null;
   /** Whether the kernel can end a whole group at once. */
   readonly kills: boolean;
