@@ -10,6 +10,7 @@ import type { AgentId, Exit } from '../../core/slot.ts';
 import type { LogChunk, LogPosition, SandboxSeen } from '../../ports/runtime.ts';
 import { usualLimits } from '../engine/call.ts';
 import { DockerRuntime } from './docker.ts';
+import { delegate, groupOf, hasReachedLimit } from './engine-group.ts';
 import { inEngine } from './engine-program.ts';
 import { followOwnLog } from './own-log.ts';
 import { giveWorkspace, type Owner } from './workspace.ts';
@@ -136,13 +137,32 @@ export class AgentEngine {
     }
   }
 
+  /** Lets it divide its control group among the containers of its job, as far as this host and its user allow that. */
+  async delegate(): Promise<void> {
+    const group = await this.#within((signal) => this.#group(signal)).catch(() => null);
+    if (group !== null) await delegate(group, inEngine.firstId).catch(() => {});
+  }
+
+  /** The control group of its container; null if it cannot be seen. */
+  async #group(signal: AbortSignal): Promise<string | null> {
+    const { containers, engine } = this.#outer.parts;
+    const id = containers.recall(this.#agent);
+    const container = id === null ? null : await engine.inspect(id, signal);
+    return container === null ? null : groupOf(container.Id, container.State.Pid);
+  }
+
   /** Podman does not know what the memory limit of its own container has ended. */
   async #judged(exit: Exit): Promise<Exit> {
     if (exit.kind !== 'code' || exit.code !== killed) return exit;
     const { containers, engine } = this.#outer.parts;
     const id = containers.recall(this.#agent);
     if (id === null) return exit;
-    const isOver = await this.#within((signal) => engine.hasExceededMemory(id, signal)).catch(() => false);
+    // An Engine also counts what the limit of a single container of the job has ended.
+    const isOver = await this.#within(async (signal) => {
+      const group = await this.#group(signal);
+      const isLimit = group === null ? null : await hasReachedLimit(group);
+      return isLimit ?? engine.hasExceededMemory(id, signal);
+    }).catch(() => false);
     return isOver ? { kind: 'oom' } : exit;
   }
 

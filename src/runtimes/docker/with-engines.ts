@@ -124,6 +124,7 @@ export class WithEngines implements Runtime {
       const from = { imageId: maker, ready: await this.#readyFor(spec, maker, progress, signal) };
       const name = await this.#store.ensure(image.id, maker, progress, signal);
       const engine = await this.#start(spec, from, progress, signal);
+      await engine.delegate();
       await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
       void engine.watch();
       return made;
