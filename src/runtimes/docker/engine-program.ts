@@ -13,6 +13,8 @@ export const inEngine = {
   api: 'api.sock',
   /** Output of the sandbox, next to the socket. */
   log: 'log',
+  /** How the sandbox has ended, next to it. */
+  exit: 'exit',
   /** What jobs know as `/var/run/docker.sock`. */
   docker: '/run/docker.sock',
   storage: '/var/lib/engine',

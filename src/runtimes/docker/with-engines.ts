@@ -3,8 +3,11 @@
  * made by the same runtime on that engine. All else of the agent is what the container of its engine is: its labels, its limits, its
  * network, its files and its removal. So only the Engine of the host says whether it is gone.
  *
- * For each such agent there is a folder, made before its container and removed after it. It holds the socket of the engine and
- * the log of the sandbox, and says after a restart which agents have one.
+ * For each such agent there is a folder, made before its container and removed after it. It holds the socket of the engine, the log of
+ * the sandbox and how that has ended, and says after a restart which agents have one.
+ *
+ * When a sandbox has ended, that is noted there, then the container of its engine is killed, and only its end is told as the agent's: so
+ * nothing that a job has left behind holds a device when that is proved clean, and a manager killed in between tells the same end.
  */
 import { existsSync, watch } from 'node:fs';
 import { type FileHandle, mkdir, readdir, stat } from 'node:fs/promises';
@@ -270,10 +273,11 @@ export class WithEngines implements Runtime {
     const before = await containers.find(agent, signal);
     if (before !== null) {
       const known = await this.#of(agent);
-      const isRunning = (await engine.inspect(before, signal))?.State.Running === true;
+      const isRunning = known?.exit === null && (await engine.inspect(before, signal))?.State.Running === true;
       if (known !== null && isRunning && existsSync(path)) return known;
-      await this.remove(agent);
     }
+    // Also of a folder alone: it may say how an earlier attempt has ended.
+    if (before !== null || existsSync(folder)) await this.remove(agent);
     await mkdir(folder, { recursive: true, mode: 0o755 });
     await makeOwnLog(folder);
     const made = await this.#open(agent);
@@ -340,7 +344,7 @@ export class WithEngines implements Runtime {
     const known = this.#engines.get(agent);
     if (known !== undefined) return known;
     const socket = join(inside(folder, agent), inEngine.api);
-    const engine = new AgentEngine(agent, this.#outer, socket, (exit) => this.#tell({ kind: 'exited', agent, exit }));
+    const engine = new AgentEngine(agent, this.#outer, socket);
     this.#engines.set(agent, engine);
     return engine;
   }
@@ -358,8 +362,9 @@ export class WithEngines implements Runtime {
       engine.lost();
       return { ...sandbox, state: { kind: 'exited', exit: engine.exit ?? withEngine(sandbox.state.exit) } };
     }
-    if (engine.exit === null) await engine.look();
-    return engine.exit === null ? sandbox : { ...sandbox, state: { kind: 'exited', exit: engine.exit } };
+    // Its end counts once the container of its engine has ended, which the Engine of the host says.
+    await (engine.exit === null ? engine.look() : engine.end());
+    return sandbox;
   }
 
   async #follow(signal: AbortSignal): Promise<void> {
