@@ -156,8 +156,9 @@ async function create(name: string, options: ChooseOptions): Promise<Runtime> {
   const { config, env, owner, stateDir, clock } = options;
   if (name === 'docker') {
     const { WithEngines } = await import('./docker/with-engines.ts');
-    const isWanted = config.pools.some(({ recipe }) => recipe.containers !== undefined);
-    return new WithEngines(await makeDocker(options), join(stateDir, 'engines'), isWanted);
+    const wanting = config.pools.filter(({ recipe }) => recipe.containers !== undefined);
+    const wants = { containers: wanting.length > 0, devices: wanting.some(({ devices }) => devices.count !== 0) };
+    return new WithEngines(await makeDocker(options), join(stateDir, 'engines'), wants);
   }
   const entry = config.runtimes.find((one) => one.name === name);
   if (entry !== undefined) {

@@ -53,7 +53,7 @@ export class AgentEngine {
       await giveWorkspace(outer.parts.engine, Id, outside(owner), signal);
     };
     const endpoint = { kind: 'unix', path: socket, from: `agent ${agent}` } as const;
-    this.runtime = new DockerRuntime(endpoint, { ...outer.options, limits, readFiles: false, inside: { give } });
+    this.runtime = new DockerRuntime(endpoint, { ...outer.options, grant: 'auto', limits, readFiles: false, inside: { give } });
   }
 
   /** How its sandbox has ended, as it is on disk; null while that is not known. */

@@ -28,7 +28,7 @@ async function engines(answer: (path: string, reply: ServerResponse) => void, is
   const host = fakeEngine(`with${started}`, (path, _, reply) => answer(path, reply), answer === podman ? { podman: '5.4.2' } : {});
   await host.start();
   const outer = new DockerRuntime(host.endpoint, { owner: 'o', environment: settings(host.socket), clock });
-  const runtime = new WithEngines(outer, dir.path, isWanted);
+  const runtime = new WithEngines(outer, dir.path, { containers: isWanted });
   onTestFinished(async () => {
     runtime.close();
     await host.stop();

@@ -34,9 +34,11 @@ import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
 import { Images } from '../engine/image.ts';
 import { AgentEngine, outside } from './agent-engine.ts';
+import { writeCards } from './cards-inside.ts';
 import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
 import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
+import { cardsObstacle, cardsOf, specFolders } from './engine-cards.ts';
 import { inEngine } from './engine-program.ts';
 import { ImageStore, type ReadyImage } from './image-store.ts';
 import { engineBody, specInside } from './own-engine.ts';
@@ -50,13 +52,22 @@ interface EngineImages {
   readonly ready: string | null;
 }
 
+export interface EngineWants {
+  /** A pool has `containers`. */
+  readonly containers?: boolean;
+  /** One of those has devices. */
+  readonly devices?: boolean;
+  /** Folders of CDI specifications. Default: those of this host. */
+  readonly specs?: readonly string[];
+}
+
 export class WithEngines implements Runtime {
   readonly name = 'docker';
   readonly capabilities: Runtime['capabilities'];
   readonly holding: DockerRuntime['holding'];
   readonly #outer: DockerRuntime;
   readonly #folder: string;
-  readonly #isWanted: boolean;
+  readonly #wants: EngineWants;
   readonly #store: ImageStore;
   readonly #engines = new Map<AgentId, AgentEngine>();
   readonly #events: RuntimeEvent[] = [];
@@ -65,9 +76,9 @@ export class WithEngines implements Runtime {
   #opened: Promise<FileHandle> | null = null;
   #isSwept = false;
 
-  /** `folder`: of this installation alone, for the sockets of engines. `isWanted`: a pool has `containers`. */
-  constructor(outer: DockerRuntime, folder: string, isWanted = false) {
-    this.#isWanted = isWanted;
+  /** `folder`: of this installation alone, for the sockets of engines. */
+  constructor(outer: DockerRuntime, folder: string, wants: EngineWants = {}) {
+    this.#wants = wants;
     this.#outer = outer;
     this.#folder = folder;
     this.#store = new ImageStore(outer.parts.engine, outer.parts.owner);
@@ -90,11 +101,13 @@ export class WithEngines implements Runtime {
     const { engine } = this.#outer.parts;
     const found = await this.#outer.check(signal);
     // Of an Engine that is away nothing else is to be said.
-    const isPodman = this.#isWanted ? await engine.isPodman(signal).catch(() => null) : null;
+    const isPodman = this.#wants.containers === true ? await engine.isPodman(signal).catch(() => null) : null;
     if (isPodman === null) return found;
     const why = engineObstacle(engine.endpoint, isPodman) ?? kernelObstacle();
     const hint = 'Change that setting of the host, remove "containers" from its pools, or move them to another host.';
     if (why !== null) return [...found, problem('containers', `Pools cannot use containers: ${why}.`, hint)];
+    const noCards = this.#wants.devices === true ? await cardsObstacle(this.#wants.specs) : null;
+    if (noCards !== null) found.push(problem('containers', `Pools with containers cannot have devices: ${noCards}.`));
     return [...found, fine('containers', 'Pools may use containers: its kernel lets their engines make user namespaces.')];
   }
 
@@ -283,7 +296,12 @@ export class WithEngines implements Runtime {
     const made = await this.#open(agent);
     const network = await networks.resolve(spec.recipe.network);
     const engineStart = await exits.engineStart(signal);
-    const body = engineBody(spec, { owner, boot, engineStart, network, ...from, folder, store: this.#store.volume });
+    const cards = await cardsOf(spec, this.#wants.specs ?? specFolders);
+    if (cards.own.length > 0) await writeCards(folder, cards);
+    const nodes = spec.devices.filter(({ vendor }) => vendor !== 'nvidia');
+    const { host: others } = await devices.grant({ ...spec, devices: nodes }, signal);
+    const of = { ...from, folder, store: this.#store.volume, cards, others };
+    const body = engineBody(spec, { owner, boot, engineStart, network, ...of });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
       if (statusOf(error) !== 409) throw prepareRefusal(error, spec, engine.endpoint);
