@@ -49,7 +49,10 @@ ldconfig -r "$root" "$@" 2>/dev/null || :' - "$root" ${libraries.join(' ')}
 export function cardTexts({ nodes, own, files, links, env }: Cards): ReadonlyMap<string, string> {
   const ofOne = new Set(own.flatMap(([, paths]) => paths));
   const common = nodes.map(({ to }) => to).filter((path) => !ofOne.has(path));
-  const binds = [...files.map(({ to }) => ({ from: to, to })), ...links].map(({ from, to }) => ({ from: folders.driver + from, to }));
+  const binds = [...files.map(({ to }) => ({ from: to, to })), ...links].map(({ from, to }) => ({
+    from: folders.driver + from,
+    to,
+  }));
   const names: (readonly [string, readonly string[]])[] = own.flatMap(([uuid, paths], at) => [
     [uuid, paths],
     [String(at), paths],
@@ -70,7 +73,9 @@ export function cardTexts({ nodes, own, files, links, env }: Cards): ReadonlyMap
     },
   };
   const lines = (paths: readonly string[]) =>
-    [...[...common, ...paths].map((path) => ({ from: path, to: path })), ...binds].map(({ from, to }) => `${from} ${to}\n`).join('');
+    [...[...common, ...paths].map((path) => ({ from: path, to: path })), ...binds]
+      .map(({ from, to }) => `${from} ${to}\n`)
+      .join('');
   return new Map([
     ...names.map(([name, paths]) => [`names/${name}`, lines(paths)] as const),
     ['cdi/nvidia.json', JSON.stringify(spec)],

@@ -107,7 +107,9 @@ export async function cardsOf(spec: SandboxSpec, folders = specFolders): Promise
     if (why !== null) throw refused(`${node.hostPath ?? node.path}, which its CDI specification names, ${why}`);
   }
   const files: Bind[] = [];
-  for (const { hostPath, containerPath } of new Map(all.flatMap(({ mounts }) => mounts.map((one) => [one.containerPath, one]))).values()) {
+  for (const { hostPath, containerPath } of new Map(
+    all.flatMap(({ mounts }) => mounts.map((one) => [one.containerPath, one])),
+  ).values()) {
     if (/^\/(proc|sys|dev)\//.test(containerPath))
       throw refused(`its CDI specification mounts ${containerPath}, and an engine with such a mount can start no containers`);
     const about = await stat(hostPath).catch(() => null);
@@ -141,6 +143,8 @@ async function linksTo({ from, to }: Bind): Promise<Bind[]> {
   const entries = await readdir(dirname(from), { withFileTypes: true });
   const links = entries.filter((entry) => entry.isSymbolicLink() && entry.name.startsWith(`${stem}.so`));
   const same = async (name: string) => (await realpath(join(dirname(from), name)).catch(() => null)) === real;
-  const found = await Promise.all(links.map(async ({ name }) => ((await same(name)) ? [{ from: to, to: join(dirname(to), name) }] : [])));
+  const found = await Promise.all(
+    links.map(async ({ name }) => ((await same(name)) ? [{ from: to, to: join(dirname(to), name) }] : [])),
+  );
   return found.flat();
 }

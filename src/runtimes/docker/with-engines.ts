@@ -34,6 +34,7 @@ import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
 import { Images } from '../engine/image.ts';
 import { AgentEngine, outside } from './agent-engine.ts';
+import { gateEnded } from './attach.ts';
 import { writeCards } from './cards-inside.ts';
 import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
 import { containerName } from './create.ts';
@@ -162,6 +163,7 @@ export class WithEngines implements Runtime {
   }
 
   async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+    if ((await this.#of(agent))?.exit != null) throw gateEnded('has ended');
     return this.#ask(agent, (runtime) => runtime.release(agent, frame, signal));
   }
 
