@@ -80,7 +80,7 @@ async function specifications(folders: readonly string[]): Promise<Specification
 /** Why this host cannot give cards to such agents, as the end of a sentence with what to type; null if it can, or has no cards of NVIDIA's. */
 export async function cardsObstacle(folders = specFolders, node = '/dev/nvidiactl'): Promise<string | null> {
   if ((await stat(node).catch(() => null)) === null || (await specifications(folders)).length > 0) return null;
-  return `it has no CDI specification of NVIDIA's cards; as root, type "${generate}"`;
+  return `there is no CDI specification of NVIDIA's cards; as root, type "${generate}"`;
 }
 
 /** Cards of the lease. @throws OnejobError E_DEVICES_REFUSED with the reason if this host cannot give exactly these */
