@@ -3,12 +3,13 @@
  * their nodes are others of this host, and the specification has the form that `nvidia-ctk cdi generate` 1.18 gives it.
  */
 import { execFileSync } from 'node:child_process';
-import { copyFileSync, mkdirSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { stringify } from 'yaml';
+import { attempt } from '../../src/base/errors.ts';
 import type { LeasedDevice, SandboxSpec } from '../../src/ports/runtime.ts';
 import { WithEngines } from '../../src/runtimes/docker/with-engines.ts';
 import { frame, MarkerFilter, readyMarker } from '../../src/runtimes/gate.ts';
@@ -40,6 +41,8 @@ const numbers = {
   nvidia2: [10, 237],
 } as const;
 
+const textOf = (path: string): string => attempt(() => readFileSync(path, 'latin1')) ?? '';
+
 /** A host's specification below `dir`, with what it names. */
 function playCards(dir: string): void {
   for (const folder of ['dev/nvidia-caps', 'lib', 'opt', 'cdi']) mkdirSync(join(dir, folder), { recursive: true });
@@ -61,6 +64,7 @@ function playCards(dir: string): void {
     kind: 'nvidia.com/gpu',
     devices: [
       ...cards.map(({ uuid, minor }) => device(uuid, `nvidia${minor}` as keyof typeof numbers)),
+      device('GPU-wrong', 'nvidia0', 'nvidia1'),
       device('MIG-0-0000', 'nvidia0', 'nvidia-caps/nvidia-cap21', 'nvidia-caps/nvidia-cap22'),
     ],
     containerEdits: {
@@ -113,14 +117,13 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('cards of a
   const specWith = (devices: readonly LeasedDevice[], changes: Partial<SandboxSpec['recipe']> = {}) =>
     specOf({ ...recipe, image: clientImage, containers: { image }, ...changes }, { devices });
 
-  /** Runs a script in an agent; what it printed. `ended` is called when its end is told, before it is removed. */
-  async function run(spec: SandboxSpec, lines: readonly string[], ended: () => Promise<void> = async () => {}): Promise<string> {
+  /** Runs a script in an agent; what it printed. */
+  async function run(spec: SandboxSpec, lines: readonly string[]): Promise<string> {
     await runtime.prepare(spec, () => {}, never);
     const log = follow(runtime, spec.agent);
     await log.until(readyMarker(spec.agent));
     await runtime.release(spec.agent, frame(spec.agent, lines.join('\n')), never);
     await events.exit(spec.agent);
-    await ended();
     await log.ended;
     const filter = new MarkerFilter(spec.agent);
     const kept = log.chunks.map(({ stream, bytes }) => (stream === 'stdout' ? filter.push(bytes) : bytes));
@@ -215,10 +218,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('cards of a
     const all = ['mine', 'other'].map(open).join('; ');
     await runtime.prepare(spec, () => {}, never);
     // Only root of the host can make these.
-    const { Mounts } = (await gpus.engine.api.ok('GET', `/containers/${await containerOf(spec)}/json`)) as {
-      readonly Mounts: readonly { readonly Destination: string; readonly Source: string }[];
-    };
-    const workspace = Mounts.find(({ Destination }) => Destination === '/workspace')?.Source ?? '';
+    const workspace = await workspaceOf(spec);
     for (const [name, key] of [
       ['mine', 'nvidia0'],
       ['other', 'nvidia1'],
@@ -250,16 +250,32 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('cards of a
     ]);
   }, 120_000);
 
-  test('when the end of an agent is told, a container that its job has left running has ended', async () => {
+  test('a container that a job leaves running is of its groups, and has ended when the end of the agent is told', async () => {
     const spec = specWith([zero]);
-    const leave = 'docker run -d --restart always --gpus all box:1 sleep 300 >/dev/null; docker ps -q | wc -l; exit 7';
-    const running = (): Promise<unknown> => gpus.engine.api.ok('GET', '/containers/json');
-    const said = await run(spec, [makeImage, leave], async () => {
-      expect(await running()).toEqual([]);
-      const seen = await runtime.list(never);
-      expect(seen.find(({ agent }) => agent === spec.agent)?.state).toEqual({ kind: 'exited', exit: { kind: 'code', code: 7 } });
-    });
-    expect(said).toBe('1\n');
+    const leave = 'docker run -d --restart always --gpus all box:1 sleep 4242 >/dev/null; docker ps -q | wc -l';
+    const wait = 'echo left; until [ -e go ]; do sleep 0.1; done; exit 7';
+    const left = () =>
+      readdirSync('/proc').filter((pid) => /^\d+$/.test(pid) && textOf(`/proc/${pid}/cmdline`) === 'sleep\x004242\x00');
+    await runtime.prepare(spec, () => {}, never);
+    const log = follow(runtime, spec.agent);
+    await log.until(readyMarker(spec.agent));
+    await runtime.release(spec.agent, frame(spec.agent, [makeImage, leave, wait].join('\n')), never);
+    await log.until('left');
+    const [group = ''] = runtime.groupsOf(spec.agent);
+    expect(left().map((pid) => textOf(`/proc/${pid}/cgroup`))).toEqual([expect.stringContaining(group)]);
+    writeFileSync(join(await workspaceOf(spec), 'go'), '');
+    await events.exit(spec.agent);
+    expect(left()).toEqual([]);
+    const seen = await runtime.list(never);
+    expect(seen.find(({ agent }) => agent === spec.agent)?.state).toEqual({ kind: 'exited', exit: { kind: 'code', code: 7 } });
+    await log.ended;
+    await runtime.remove(spec.agent);
+  }, 120_000);
+
+  test('a specification that gives a card of another is found out', async () => {
+    const spec = specWith([leased({ uuid: 'GPU-wrong', minor: 0 })]);
+    const message = expect.stringContaining('/dev/nvidia1 is not its own');
+    await expect(runtime.prepare(spec, () => {}, never)).rejects.toMatchObject({ code: 'E_DEVICES_GRANTED', message });
   }, 120_000);
 
   test('an agent without cards has none, and one with something in its /proc says why it has no engine', async () => {
@@ -273,9 +289,12 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('cards of a
     expect(await run(specWith([one]), [list])).toContain('nvidia1\n');
   }, 180_000);
 
-  async function containerOf({ agent }: SandboxSpec): Promise<string> {
-    const filters = JSON.stringify({ label: [`onejob.agent=${agent}`] });
-    const found = (await gpus.engine.api.ok('GET', `/containers/json?filters=${encodeURIComponent(filters)}`)) as { Id: string }[];
-    return found[0]?.Id ?? '';
+  /** On this host. */
+  async function workspaceOf({ agent }: SandboxSpec): Promise<string> {
+    const [id = ''] = runtime.groupsOf(agent);
+    const { Mounts } = (await gpus.engine.api.ok('GET', `/containers/${id}/json`)) as {
+      readonly Mounts: readonly { readonly Destination: string; readonly Source: string }[];
+    };
+    return Mounts.find(({ Destination }) => Destination === '/workspace')?.Source ?? '';
   }
 });
