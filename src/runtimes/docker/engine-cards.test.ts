@@ -140,7 +140,7 @@ test.each(refused)('%s is refused with the reason', async (_, edits, why) => {
   await expect(cardsOf(asked(a), [folder])).rejects.toMatchObject({
     code: 'E_DEVICES_REFUSED',
     message: expect.stringContaining(why),
-    hint: expect.stringContaining('nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml'),
+    hint: expect.stringContaining(`--output=${why.includes('GPU-a') ? '/etc/cdi/nvidia.yaml' : join(folder, 'n.yaml')}"`),
   });
 });
 

@@ -17,7 +17,7 @@ import { notGrantable, numbersOf } from './devices.ts';
 /** Where specifications are; the first that names a card counts, as for every reader of them. */
 export const specFolders: readonly string[] = ['/var/run/cdi', '/etc/cdi'];
 /** What makes one. */
-const generate = 'nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml';
+const generate = (file = '/etc/cdi/nvidia.yaml') => `nvidia-ctk cdi generate --output=${file}`;
 /** Bytes of the largest file that is read, and how many files of a folder. */
 const [mostBytes, mostFiles] = [4 * 2 ** 20, 64];
 
@@ -39,7 +39,7 @@ const specSchema = z.object({
   devices: z.array(z.object({ name: z.string(), containerEdits: editsSchema })),
   containerEdits: editsSchema.prefault({}),
 });
-type Specification = z.infer<typeof specSchema>;
+type Specification = z.infer<typeof specSchema> & { readonly file: string };
 
 /** A path in a container, and what is there: of this host for an engine, of the engine for its containers. */
 export interface Bind {
@@ -68,7 +68,8 @@ async function specifications(folders: readonly string[]): Promise<Specification
     const about = await stat(file).catch(() => null);
     if (about === null || !about.isFile() || about.size > mostBytes) return [];
     const text = await readFile(file, 'utf8').catch(() => '');
-    return [specSchema.safeParse(attempt(() => parse(text))).data].filter((one) => one !== undefined);
+    const found = specSchema.safeParse(attempt(() => parse(text))).data;
+    return found === undefined ? [] : [{ ...found, file }];
   };
   const inFolder = async (folder: string): Promise<Specification[]> => {
     const names = (await readdir(folder).catch((): string[] => [])).filter((name) => /\.(ya?ml|json)$/.test(name)).sort();
@@ -80,23 +81,23 @@ async function specifications(folders: readonly string[]): Promise<Specification
 /** Why this host cannot give cards to such agents, as the end of a sentence with what to type; null if it can, or has no cards of NVIDIA's. */
 export async function cardsObstacle(folders = specFolders, node = '/dev/nvidiactl'): Promise<string | null> {
   if ((await stat(node).catch(() => null)) === null || (await specifications(folders)).length > 0) return null;
-  return `there is no CDI specification of NVIDIA's cards; as root, type "${generate}"`;
+  return `there is no CDI specification of NVIDIA's cards; as root, type "${generate()}"`;
 }
 
 /** Cards of the lease. @throws OnejobError E_DEVICES_REFUSED with the reason if this host cannot give exactly these */
 export async function cardsOf(spec: SandboxSpec, folders = specFolders): Promise<Cards> {
   const leased = spec.devices.filter(({ vendor }) => vendor === 'nvidia');
   if (leased.length === 0) return noCards;
-  const hint = `As root, type "${generate}", as after each change of the driver or of MIG instances.`;
-  const refused = (why: string) => notGrantable(spec, why, hint);
+  const refused = (why: string, file?: string) =>
+    notGrantable(spec, why, `As root, type "${generate(file)}", as after each change of the driver or of MIG instances.`);
   const known = await specifications(folders);
   const found = leased
     .toSorted((a, b) => (a.pciId ?? '').localeCompare(b.pciId ?? '') || (a.index ?? 0) - (b.index ?? 0))
     .map(({ uuid, minor }) => {
       if (minor === null) throw notGrantable(spec, `the driver names no node of ${uuid}`, 'Use a pool without "containers".');
-      for (const { devices, containerEdits } of known) {
+      for (const { devices, containerEdits, file } of known) {
         const device = devices.find(({ name }) => name.toLowerCase() === uuid.toLowerCase());
-        if (device !== undefined) return { uuid, own: device.containerEdits, shared: containerEdits };
+        if (device !== undefined) return { uuid, own: device.containerEdits, shared: containerEdits, file };
       }
       throw refused(`no CDI specification in ${folders.join(' or ')} names ${uuid}`);
     });
@@ -104,16 +105,19 @@ export async function cardsOf(spec: SandboxSpec, folders = specFolders): Promise
   const nodes = new Map(all.flatMap(({ deviceNodes }) => deviceNodes.map((node) => [node.path, node])));
   for (const node of nodes.values()) {
     const why = await nodeTrouble(node);
-    if (why !== null) throw refused(`${node.hostPath ?? node.path}, which its CDI specification names, ${why}`);
+    if (why !== null) throw refused(`${node.hostPath ?? node.path}, which its CDI specification names, ${why}`, found[0]?.file);
   }
   const files: Bind[] = [];
   for (const { hostPath, containerPath } of new Map(
     all.flatMap(({ mounts }) => mounts.map((one) => [one.containerPath, one])),
   ).values()) {
     if (/^\/(proc|sys|dev)\//.test(containerPath))
-      throw refused(`its CDI specification mounts ${containerPath}, and an engine with such a mount can start no containers`);
+      throw refused(
+        `its CDI specification mounts ${containerPath}, and an engine with such a mount can start no containers`,
+        found[0]?.file,
+      );
     const about = await stat(hostPath).catch(() => null);
-    if (about === null) throw refused(`${hostPath}, which its CDI specification names, is not there`);
+    if (about === null) throw refused(`${hostPath}, which its CDI specification names, is not there`, found[0]?.file);
     if (about.isFile()) files.push({ from: hostPath, to: containerPath });
   }
   const links = (await Promise.all(files.map(linksTo))).flat();
