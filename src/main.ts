@@ -20,9 +20,9 @@ const context = processContext(process.env, {
     const { internetObstacle } = await import('./runtimes/docker/check.ts');
     return internetObstacle(context.environment.docker);
   },
-  async containersObstacle() {
+  async containersObstacle(cards) {
     const { containersObstacle } = await import('./runtimes/docker/containers-obstacle.ts');
-    return containersObstacle(context.environment.docker);
+    return containersObstacle(context.environment.docker, cards);
   },
 });
 

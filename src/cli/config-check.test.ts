@@ -111,4 +111,11 @@ test('reports a host whose agents can have no engine for containers, if a pool w
   expect((await check(file)).code).toBe(0);
   writeFileSync(file, 'pools: { q: { image: "debian:12" } }\n');
   expect((await checkWith({ containersObstacle: async () => why }, file)).code).toBe(0);
+  const noCards = async (cards: boolean) => (cards ? 'there is no CDI specification' : null);
+  const pool = (name: string, devices: string) => `${name}: { containers: true, image: "debian:12", devices: ${devices} }`;
+  writeFileSync(file, `pools: { p: { containers: true }, ${pool('q', '{ count: 1, vendor: amd }')}, ${pool('r', '1')} }\n`);
+  const { said: unlisted } = await checkWith({ containersObstacle: noCards }, file);
+  expect(unlisted.match(/pools.*no engine: there is no CDI specification/g)).toEqual([
+    expect.stringContaining('pools.r.containers'),
+  ]);
 });

@@ -2,6 +2,7 @@
 
 import { OnejobError } from '../base/errors.ts';
 import { acceptedOutsiders } from '../config/check-trust.ts';
+import { mayBeNvidia } from '../config/conditions.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
 import { type HostLook, lookAtHost } from '../config/host-look.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
@@ -36,13 +37,12 @@ export async function checkConfigFile(session: Session, { secrets }: CheckFlags)
 /** What pools ask for and this host cannot give. */
 async function unfitPools(session: Session, checked: Checked): Promise<Problem[]> {
   const { config, paths } = checked;
-  const wanting = config.pools.filter(({ recipe }) => recipe.containers !== undefined);
-  const why = wanting.length === 0 ? null : await session.context.host.containersObstacle();
-  const unable = wanting.flatMap(({ name }) =>
-    why === null
-      ? []
-      : [problemIn(paths, `pools.${name}.containers`, `is true, but agents of this host can have no engine: ${why}`)],
-  );
+  const unable: Problem[] = [];
+  for (const { name, devices } of config.pools.filter(({ recipe }) => recipe.containers !== undefined)) {
+    const why = await session.context.host.containersObstacle(mayBeNvidia(devices));
+    const message = `is true, but agents of this host can have no engine: ${why}`;
+    if (why !== null) unable.push(problemIn(paths, `pools.${name}.containers`, message));
+  }
   return [...(await unguardedPools(session, checked)), ...unable];
 }
 

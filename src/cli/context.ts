@@ -42,8 +42,8 @@ export interface HostActions {
   startDaemon(options: DaemonOptions): Promise<number>;
   /** Why sandboxes of this host cannot have the network `internet`, as the end of a sentence; null when they can. Never throws. */
   internetObstacle(): Promise<string | null>;
-  /** Why agents of this host can have no engine for containers, as the end of a sentence; null when they can. Never throws. */
-  containersObstacle(): Promise<string | null>;
+  /** Why agents of this host can have no engine for containers, as the end of a sentence; null when they can. Never throws. `cards`: with cards of NVIDIA's. */
+  containersObstacle(cards: boolean): Promise<string | null>;
 }
 
 export interface CliContext {

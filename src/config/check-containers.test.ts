@@ -24,7 +24,6 @@ it.each([
   ['runtime: process', '"runtime" is process, which cannot give jobs an engine for containers; write "runtime: docker"'],
   ['runtime: c', '"runtime" is c, which cannot give jobs an engine', 'runtimes: { c: { type: slurm, folder: /s } }\n'],
   ['runtime: c', '"runtime" is c, which cannot give jobs an engine', 'runtimes: { c: { type: kubernetes } }\n'],
-  ['devices: 1', '"devices" is not 0, and containers of jobs cannot have devices yet'],
   ['network: host', '"network" is host: containers of jobs would open ports of this host'],
   ['hold_failed: 30m', '"hold_failed" is set'],
 ])('%s is refused: %s', async (pool, why, more = '') => {

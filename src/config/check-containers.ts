@@ -7,7 +7,7 @@ import { type Checking, unreadable } from './checking.ts';
 import type { PoolConfig } from './config.ts';
 
 export function checkContainers(pool: PoolConfig, { sound, inPool, written }: Checking): void {
-  const { recipe, devices, holdFailed, name, runtime } = pool;
+  const { recipe, holdFailed, name, runtime } = pool;
   if (recipe.containers === undefined || !sound(pool, 'containers', 'runtime')) return;
   const refuse = (why: string): void =>
     inPool(pool, ['containers'], `is ${recipe.containers?.ready === undefined ? 'true' : 'set'}, but ${why}`);
@@ -16,8 +16,6 @@ export function checkContainers(pool: PoolConfig, { sound, inPool, written }: Ch
     return;
   }
   if (name === 'engine') refuse('the pool is named "engine", like the image of such engines; give the pool another name');
-  if (sound(pool, 'devices') && devices.count !== 0)
-    refuse('"devices" is not 0, and containers of jobs cannot have devices yet; use a pool without one of the two');
   if (sound(pool, 'network') && recipe.network === 'host')
     refuse('"network" is host: containers of jobs would open ports of this host; write "default"');
   // Folders of named caches are open to every user of a sandbox.

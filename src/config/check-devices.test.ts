@@ -117,6 +117,7 @@ describe('keys about devices', () => {
   test.each([
     ['{ grant: cdi }', 'warning: pools.a.grant: is not used: "devices" is 0'],
     ['{ grant: cdi, devices: 1, runtime: process }', 'warning: pools.a.grant: is not used: "runtime" is process'],
+    ['{ grant: cdi, devices: 1, containers: true }', 'warning: pools.a.grant: is not used: with "containers"'],
     ['{ grant: cdo, devices: 1 }', 'pools.a.grant: expected "auto", "request", "cdi" or "runtime", found "cdo"'],
     [
       '{ devices: { capabilities: [video, grafics] } }',

@@ -19,6 +19,8 @@ export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking)
   if (own(pool, 'grant') && count === 0) inPool(pool, ['grant'], 'is not used: "devices" is 0', 'warning');
   else if (own(pool, 'grant') && pool.runtime === 'process') {
     inPool(pool, ['grant'], 'is not used: "runtime" is process, which does not ask an Engine for devices', 'warning');
+  } else if (own(pool, 'grant') && pool.recipe.containers !== undefined) {
+    inPool(pool, ['grant'], 'is not used: with "containers", devices are those that a CDI specification lists', 'warning');
   }
   if (typeof count === 'number' && count > 1 && mig !== null && mig !== false) {
     inPool(pool, ['devices', 'count'], `is ${count}, but "mig" is ${mig}: a process can use one MIG instance only`, 'warning');

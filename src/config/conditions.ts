@@ -43,6 +43,11 @@ function split(written: string): { relation: Relation; rest: string } {
   return { relation: (found?.[1] as Relation | undefined) ?? '>=', rest: found?.[2]?.trim() ?? '' };
 }
 
+/** Whether a pool may lease devices of NVIDIA's. */
+export function mayBeNvidia({ count, vendor }: Pick<DeviceRequest, 'count' | 'vendor'>): boolean {
+  return count !== 0 && (vendor ?? 'nvidia') === 'nvidia';
+}
+
 /** Whether a device is one of those asked for, regardless of leases. */
 export function fits(device: Device, request: DeviceRequest): boolean {
   return whyNot(device, request) === null;

@@ -7,6 +7,7 @@
 import { join } from 'node:path';
 import { hasCode, OnejobError, toFailure } from '../base/errors.ts';
 import { type Finding, fine, warning } from '../base/finding.ts';
+import { mayBeNvidia } from '../config/conditions.ts';
 import type { Config, PoolConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import { type Clock, deadline } from '../core/clock.ts';
@@ -156,8 +157,9 @@ async function create(name: string, options: ChooseOptions): Promise<Runtime> {
   const { config, env, owner, stateDir, clock } = options;
   if (name === 'docker') {
     const { WithEngines } = await import('./docker/with-engines.ts');
-    const isWanted = config.pools.some(({ recipe }) => recipe.containers !== undefined);
-    return new WithEngines(await makeDocker(options), join(stateDir, 'engines'), isWanted);
+    const wanting = config.pools.filter(({ recipe }) => recipe.containers !== undefined);
+    const wants = { containers: wanting.length > 0, devices: wanting.some(({ devices }) => mayBeNvidia(devices)) };
+    return new WithEngines(await makeDocker(options), join(stateDir, 'engines'), wants);
   }
   const entry = config.runtimes.find((one) => one.name === name);
   if (entry !== undefined) {

@@ -18,6 +18,7 @@ import { createRunnerKeys } from '../../src/ci/gitea/keys.ts';
 import { createJobFiles } from '../../src/ci/kit/job-files.ts';
 import { Spool } from '../../src/ci/own-queue/spool.ts';
 import { getPackage } from '../../src/images/agent-package.ts';
+import { keepExit, keptExit } from '../../src/runtimes/docker/own-exit.ts';
 import { layout, makeFolder, readIntent, stateOf } from '../../src/runtimes/process/folder.ts';
 import { AgentFolders } from '../../src/runtimes/slurm/folder.ts';
 import { syncFolder, writeWhole } from '../../src/system/files.ts';
@@ -113,6 +114,16 @@ const facts: Record<string, Fact> = {
       return 't';
     },
     find: (folder) => keys(folder).of('a')?.token ?? null,
+  },
+  'how a sandbox in an engine of its own has ended': {
+    act(folder) {
+      keepExit(folder, { kind: 'code', code: 7 });
+      return '7';
+    },
+    find(folder) {
+      const exit = keptExit(folder);
+      return exit?.kind === 'code' ? String(exit.code) : null;
+    },
   },
   'what Slurm is asked to run': {
     async act(folder) {

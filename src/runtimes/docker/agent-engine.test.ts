@@ -1,13 +1,16 @@
 /** An engine that belongs to a job, and answers what the job wants. */
+import { mkdirSync, symlinkSync } from 'node:fs';
 import type { ServerResponse } from 'node:http';
+import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, onTestFinished, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { settings } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import type { Exit } from '../../core/slot.ts';
+import { scratch } from '../../../test/support/scratch.ts';
 import { AgentEngine } from './agent-engine.ts';
 import { DockerRuntime } from './docker.ts';
+import { keepExit, keptExit } from './own-exit.ts';
 
 type Answer = (path: string, reply: ServerResponse) => void;
 
@@ -34,46 +37,73 @@ const podman =
     else json(reply, {});
   };
 
-/** An agent's engine that answers so, on a host whose Engine has seen these events. */
-async function engineOf(answer: Answer, events = '') {
+/** An agent's engine that answers so, on a host whose Engine has seen these events. `killed`: called when that is to kill it. */
+async function engineOf(answer: Answer, events = '', killed = () => {}) {
   const clock = handClock();
+  const dir = scratch();
   const own = fakeEngine('own', (path, _, reply) => answer(path, reply), { podman: '5.4.2' });
-  const host = fakeEngine('host', (path, _, reply) =>
-    path === '/events' ? reply.end(events) : json(reply, [{ Id: 'outer', State: 'running', Labels: labels }]),
-  );
+  const host = fakeEngine('host', (path, _, reply) => {
+    if (path === '/containers/outer/kill') killed();
+    if (path === '/events') reply.end(events);
+    else json(reply, [{ Id: 'outer', State: 'running', Labels: labels }]);
+  });
   await Promise.all([own.start(), host.start()]);
+  symlinkSync(own.socket, join(dir.path, 'api.sock'));
   const outer = new DockerRuntime(host.endpoint, { owner: 'o', environment: settings(host.socket), clock });
   await outer.parts.containers.find(agent);
-  const ends: Exit[] = [];
-  const engine = new AgentEngine(agent, outer, own.socket, (exit) => ends.push(exit));
+  const engine = new AgentEngine(agent, outer, join(dir.path, 'api.sock'));
   onTestFinished(async () => {
     engine.close();
     outer.close();
     await Promise.all([own.stop(), host.stop()]);
+    dir[Symbol.dispose]();
   });
   const asked = (path: string) => own.asked.filter((one) => one.endsWith(path)).length;
-  return { asked, clock, ends, engine, own };
+  return { asked, clock, engine, folder: dir.path, host, outer, own };
 }
 
-test('the end of a sandbox is told once, with its code', async () => {
-  const { ends, engine } = await engineOf(podman(7));
+test('how a sandbox has ended is on disk before its engine is ended, which ends what its job has left', async () => {
+  const kept: unknown[] = [];
+  const { engine, folder, host } = await engineOf(podman(7), '', () => kept.push(keptExit(folder)));
   const states = await Promise.all([engine.look(), engine.look()]);
   expect(states).toEqual([expect.objectContaining({ kind: 'exited' }), expect.objectContaining({ kind: 'exited' })]);
-  await engine.look();
-  expect(ends).toEqual([{ kind: 'code', code: 7 }]);
+  expect(kept).toEqual([{ kind: 'code', code: 7 }]);
+  expect(engine.exit).toEqual({ kind: 'code', code: 7 });
+  expect(host.asked.filter((path) => path.endsWith('/kill'))).toEqual(['/containers/outer/kill']);
+});
+
+test('a manager that comes afterwards knows that end, whatever the engine says then, and ends that', async () => {
+  const { asked, engine, folder, host, outer } = await engineOf(podman(0));
+  keepExit(folder, { kind: 'code', code: 7 });
+  const next = new AgentEngine(agent, outer, join(folder, 'api.sock'));
+  await next.watch();
+  expect(await next.kill()).toBe(true);
+  expect(next.exit).toEqual({ kind: 'code', code: 7 });
+  expect(host.asked).toContain('/containers/outer/kill');
+  expect(asked('/containers/json')).toBe(0);
+  next.close();
+  expect(engine.exit).toBeNull();
+});
+
+test('one whose end cannot be written down is not ended for that', async () => {
+  const { engine, folder, host } = await engineOf(podman(7));
+  mkdirSync(join(folder, 'exit', 'full'), { recursive: true });
+  expect(await engine.look()).toBeNull();
+  expect(engine.exit).toBeNull();
+  expect(host.asked).not.toContain('/containers/outer/kill');
 });
 
 test.each([
   ['the Engine of the host says so', '{"Action":"oom"}\n', { kind: 'oom' }],
   ['somebody did', '', { kind: 'code', code: 137 }],
 ])('whether memory has ended it, is known because %s', async (_, events, exit) => {
-  const { ends, engine } = await engineOf(podman(137), events);
+  const { engine } = await engineOf(podman(137), events);
   await engine.look();
-  expect(ends).toEqual([exit]);
+  expect(engine.exit).toEqual(exit);
 });
 
 test('one that says that what it lists as running has ended is believed neither, and asked now and then', async () => {
-  const { asked, clock, ends, engine } = await engineOf(podman(null));
+  const { asked, clock, engine } = await engineOf(podman(null));
   const watching = engine.watch();
   await expect.poll(() => asked('/wait')).toBe(1);
   await expect.poll(() => clock.next()).not.toBeNull();
@@ -84,7 +114,7 @@ test('one that says that what it lists as running has ended is believed neither,
   await expect.poll(() => asked('/containers/json')).toBe(before + 1);
   engine.close();
   await watching;
-  expect(ends).toEqual([]);
+  expect(engine.exit).toBeNull();
 });
 
 test('one that is silent holds up nobody for long', async () => {
@@ -102,9 +132,9 @@ test.each<[string, Answer]>([
   ['a connection that breaks', (_, reply) => reply.destroy()],
   ['the sandbox of another', (_, reply) => json(reply, [{ Id: 'c', State: 'exited', Labels: { ...labels, 'onejob.agent': 'b' } }])],
 ])('an answer that is %s says nothing about the sandbox', async (_, answer) => {
-  const { ends, engine } = await engineOf(answer);
+  const { engine } = await engineOf(answer);
   expect(await engine.look()).toBeNull();
-  expect(ends).toEqual([]);
+  expect(engine.exit).toBeNull();
 });
 
 test('one that does not end the sandbox, whatever it says, has not killed it', async () => {

@@ -12,6 +12,7 @@ import { usualLimits } from '../engine/call.ts';
 import { DockerRuntime } from './docker.ts';
 import { delegate, groupOf, hasReachedLimit } from './engine-group.ts';
 import { inEngine } from './engine-program.ts';
+import { keepExit, keptExit } from './own-exit.ts';
 import { followOwnLog } from './own-log.ts';
 import { giveWorkspace, type Owner } from './workspace.ts';
 
@@ -32,29 +33,33 @@ export class AgentEngine {
   readonly #outer: DockerRuntime;
   readonly #socket: string;
   readonly #gone = new AbortController();
-  readonly #ended: (exit: Exit) => void;
   /** The runtime with this engine. */
   readonly runtime: DockerRuntime;
-  /** How its sandbox has ended; null while that is not known. */
-  exit: Exit | null = null;
+  #exit: Exit | null;
 
   /** Aborts when nothing more is written: the sandbox has ended, or it is gone. */
   readonly #over = new AbortController();
   #isWatched = false;
   #looking: Promise<SandboxSeen['state'] | null> | null = null;
 
-  /** `outer`: with the Engine of the host. `ended` is called once. */
-  constructor(agent: AgentId, outer: DockerRuntime, socket: string, ended: (exit: Exit) => void) {
+  /** `outer`: with the Engine of the host. */
+  constructor(agent: AgentId, outer: DockerRuntime, socket: string) {
     this.#agent = agent;
     this.#outer = outer;
     this.#socket = socket;
-    this.#ended = ended;
+    this.#exit = keptExit(dirname(socket));
+    if (this.#exit !== null) this.#over.abort();
     const give = async (_: AgentId, owner: Owner, signal: AbortSignal): Promise<void> => {
       const { Id } = await outer.parts.containers.sure(agent, signal);
       await giveWorkspace(outer.parts.engine, Id, outside(owner), signal);
     };
     const endpoint = { kind: 'unix', path: socket, from: `agent ${agent}` } as const;
-    this.runtime = new DockerRuntime(endpoint, { ...outer.options, limits, readFiles: false, inside: { give } });
+    this.runtime = new DockerRuntime(endpoint, { ...outer.options, grant: 'auto', limits, readFiles: false, inside: { give } });
+  }
+
+  /** How its sandbox has ended, as it is on disk; null while that is not known. */
+  get exit(): Exit | null {
+    return this.#exit;
   }
 
   /** Aborts when the engine answers nothing any more: its container has ended, or is gone. */
@@ -87,7 +92,7 @@ export class AgentEngine {
     });
   }
 
-  /** The sandbox as its engine sees it; null if it does not say. Takes note of its end. */
+  /** The sandbox as its engine sees it; null if it does not say. Takes note of its end, and then ends all that the job has left. */
   look(): Promise<SandboxSeen['state'] | null> {
     this.#looking ??= this.#look().finally(() => {
       this.#looking = null;
@@ -98,16 +103,34 @@ export class AgentEngine {
   async #look(): Promise<SandboxSeen['state'] | null> {
     const seen = await this.#within((signal) => this.runtime.list(signal)).catch(() => []);
     const state = seen.find(({ agent }) => agent === this.#agent)?.state ?? null;
-    if (state?.kind !== 'exited' || this.exit !== null) return state;
-    this.exit = await this.#judged(state.exit);
-    this.#over.abort();
-    this.#ended(this.exit);
+    if (state?.kind !== 'exited') return state;
+    if (this.#exit === null) {
+      const exit = await this.#judged(state.exit);
+      try {
+        keepExit(dirname(this.#socket), exit);
+      } catch {
+        // A full disk: who looks again sees the same end.
+        return null;
+      }
+      this.#exit = exit;
+      this.#over.abort();
+    }
+    await this.end();
     return state;
+  }
+
+  /**
+   * Ends the container of the engine once the sandbox has ended, and with it every container that the job has left running: they would keep
+   * its devices. So the end of the sandbox is told when that container has ended. Where this fails, the next look does it.
+   */
+  async end(): Promise<void> {
+    if (!this.gone.aborted) await this.#outer.signal(this.#agent, 'KILL').catch(() => {});
   }
 
   /** Ends the sandbox. Whether it did is not certain if this is false. */
   async kill(): Promise<boolean> {
-    // What it has written is read from its engine, which must not be ended for a sandbox that has.
+    if (this.exit !== null) await this.end();
+    // How it has ended by itself must be on disk before its engine is ended.
     if (this.exit !== null || (await this.look())?.kind === 'exited') return true;
     await this.runtime.signal(this.#agent, 'KILL').catch(() => {});
     const { containers, engine } = this.runtime.parts;

@@ -6,6 +6,7 @@ import type { DockerEnvironment } from '../../config/environment.ts';
 import { type Endpoint, resolveEndpoint } from '../engine/endpoint.ts';
 import { probeDocker } from '../engine/probe.ts';
 import { engineProfile, isProfileLoaded } from './apparmor.ts';
+import { cardsObstacle } from './engine-cards.ts';
 
 /** What is known of a kernel. */
 export interface KernelLook {
@@ -50,14 +51,17 @@ export function engineObstacle({ kind }: Pick<Endpoint, 'kind'>, isPodman: boole
   return isPodman ? 'it needs a Docker Engine, and this is Podman' : null;
 }
 
-/** Why agents of this host can have no engine, as the end of a sentence; null if nothing is known against it. Never throws. */
-export async function containersObstacle(environment: DockerEnvironment): Promise<string | null> {
+/**
+ * Why agents of this host can have no engine, or with `cards` none with cards of NVIDIA's, as the end of a sentence; null if nothing is known
+ * against it. Never throws.
+ */
+export async function containersObstacle(environment: DockerEnvironment, cards = false): Promise<string | null> {
   try {
     const endpoint = await resolveEndpoint(environment);
     const why = engineObstacle(endpoint, false) ?? kernelObstacle();
     if (why !== null) return why;
     const probe = await probeDocker(endpoint, new AbortController().signal);
-    return probe.reachable ? engineObstacle(endpoint, probe.podman) : null;
+    return (probe.reachable ? engineObstacle(endpoint, probe.podman) : null) ?? (cards ? await cardsObstacle() : null);
   } catch (error) {
     return toFailure(error).message.replace(/\.$/, '');
   }

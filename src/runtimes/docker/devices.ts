@@ -111,7 +111,7 @@ async function nodeGroups(nodes: readonly string[]): Promise<number[]> {
   return [...new Set(gids)].filter((gid) => gid !== 0);
 }
 
-function notGrantable({ name, pool, devices }: SandboxSpec, why: string, hint: string, retry = false): OnejobError {
+export function notGrantable({ name, pool, devices }: SandboxSpec, why: string, hint: string, retry = false): OnejobError {
   const names = devices.map(({ uuid }) => uuid).join(', ');
   return new OnejobError('E_DEVICES_REFUSED', `Cannot start agent ${name}: ${names} cannot be granted, because ${why}.`, {
     hint: `${hint} Or write "devices: 0" in pools.${pool}.`,
@@ -203,10 +203,12 @@ async function nodesIn(dev: string): Promise<DeviceNode[]> {
 async function nodeAt(dev: string, name: string): Promise<DeviceNode | null> {
   const entry = await lstat(join(dev, name)).catch(absent);
   if (entry === null || !entry.isCharacterDevice()) return null;
-  // As the C library's major() and minor() compute them.
-  const major = Math.floor(entry.rdev / 2 ** 8) & 0xfff;
-  const minor = (entry.rdev & 0xff) | (Math.floor(entry.rdev / 2 ** 12) & 0xfff00);
-  return { name, major, minor };
+  return { name, ...numbersOf(entry.rdev) };
+}
+
+/** As the C library's major() and minor() compute them. */
+export function numbersOf(rdev: number): { readonly major: number; readonly minor: number } {
+  return { major: Math.floor(rdev / 2 ** 8) & 0xfff, minor: (rdev & 0xff) | (Math.floor(rdev / 2 ** 12) & 0xfff00) };
 }
 
 /** For a node that is gone; if the process is gone, the next read shows it. */

@@ -3,8 +3,9 @@
  * else can replace. Podman, which makes the sandbox, answers on one, which only the manager can open. For the other it starts a rootless Docker Engine at the first
  * connection, so that jobs without containers pay nothing. The container ends with Podman.
  *
- * Its argument is the agent, by which the host knows it.
+ * Its arguments are the agent, by which the host knows it, and the nodes of its devices.
  */
+import { cardsConfig } from './cards-inside.ts';
 
 /** Names inside of the container; the image and the program have the same. */
 export const inEngine = {
@@ -13,6 +14,8 @@ export const inEngine = {
   api: 'api.sock',
   /** Output of the sandbox, next to the socket. */
   log: 'log',
+  /** How the sandbox has ended, next to it. */
+  exit: 'exit',
   /** What jobs know as `/var/run/docker.sock`. */
   docker: '/run/docker.sock',
   storage: '/var/lib/engine',
@@ -46,7 +49,8 @@ unset ROOTLESSKIT_STATE_DIR; MIRRORS="$MIRRORS --userland-proxy-path /run/engine
 [ -d ${inEngine.storage}/docker ] || [ ! -d ${inEngine.ready}/seed ] || {
 rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker || exit 1; };
 exec 3<&9 9<&-; export LISTEN_PID=$$;
-exec dockerd -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid $MIRRORS
+set --; [ ! -e ${cardsConfig} ] || set -- --config-file ${cardsConfig};
+exec dockerd "$@" -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid $MIRRORS
 `.trim();
 
 /** In the program's words: `Socket` hands over a socket as systemd does, as descriptor 3. rootlesskit uses that one itself. */
@@ -83,7 +87,12 @@ sub start {
 my @docker = (qw(rootlesskit --state-dir=/run/engine/rootlesskit --net=slirp4netns --mtu=65520 --slirp4netns-sandbox=auto
   --slirp4netns-seccomp=auto --disable-host-loopback --port-driver=builtin --copy-up=/etc --copy-up=/run --cgroupns sh -c),
   '${dockerStart.replaceAll('\n', ' ')}');
-chmod 0666, '/dev/net/tun';
+my (undef, @nodes) = @ARGV;
+chmod 0666, '/dev/net/tun', @nodes;
+open(my $mounts, '<', '/proc/self/mountinfo') or die "mountinfo: $!\n";
+for (<$mounts>) {
+  die "something of this host has mounted $1 there, and with that the kernel lets no engine start containers\n" if (split)[4] =~ m{^(/proc/.+)};
+}
 my $owner = (stat '${inEngine.folder}')[4] // die "${inEngine.folder}: $!\n";
 my $asked = listening('${inEngine.docker}', 0, 0);
 my $podman = start(listening('${inEngine.folder}/${inEngine.api}', $owner, 077), qw(podman system service --time=0));

@@ -1,6 +1,8 @@
 import { expect, it } from 'vitest';
 import { bareRecipe } from '../../../test/kit/recipe.ts';
+import { leased } from '../../../test/kit/runtimes.ts';
 import type { Recipe } from '../../ports/runtime.ts';
+import { noCards } from './engine-cards.ts';
 import { engineBody, specInside } from './own-engine.ts';
 
 const context = {
@@ -12,6 +14,8 @@ const context = {
   folder: '/s/engines/a1',
   store: 'v',
   ready: null,
+  cards: noCards,
+  others: {},
 };
 const specOf = (changes: Partial<Recipe>) => ({
   agent: 'a1',
@@ -82,6 +86,39 @@ it.each([{ readOnly: true }, { tmpfs: { '/tmp': 'size=1m' } }])('a sandbox with 
   expect(specInside(specOf(changes), 'i').recipe.mounts.map(({ container }) => container)).toEqual(['/var/run/docker.sock']);
 });
 
+it('an engine has the nodes of its cards one by one, and asks the Engine for no card, whose tools would mount into its /proc', () => {
+  const cards = {
+    ...noCards,
+    nodes: [{ from: '/run/nvidia/driver/dev/nvidia3', to: '/dev/nvidia3' }],
+    own: [['GPU-a', ['/dev/nvidia3']]] as const,
+    files: [{ from: '/run/nvidia/driver/usr/lib/libcuda.so.580', to: '/usr/lib/libcuda.so.580' }],
+  };
+  const node = (from: string, to = from) => ({ PathOnHost: from, PathInContainer: to, CgroupPermissions: 'rw' });
+  const others = { Devices: [node('/dev/kfd')], GroupAdd: ['44'] };
+  const spec = { ...specOf({ grant: { ...bareRecipe.grant, way: 'request' } }), devices: [leased({ uuid: 'GPU-a', minor: 3 })] };
+  const { Cmd, Env, HostConfig } = engineBody(spec, { ...context, cards, others });
+  expect(Env).toContain('NVIDIA_VISIBLE_DEVICES=void');
+  expect(HostConfig).not.toHaveProperty('DeviceRequests');
+  expect(HostConfig).not.toHaveProperty('Runtime');
+  expect(HostConfig.Devices).toEqual([
+    node('/dev/net/tun'),
+    node('/run/nvidia/driver/dev/nvidia3', '/dev/nvidia3'),
+    node('/dev/kfd'),
+  ]);
+  expect(Cmd).toEqual(['a1', '/dev/nvidia3', '/dev/kfd']);
+  const readOnly = { Type: 'bind', ReadOnly: true };
+  expect(HostConfig.Mounts).toEqual(
+    expect.arrayContaining([
+      { ...readOnly, Source: '/s/engines/a1/cards', Target: '/var/lib/cards' },
+      { ...readOnly, Source: '/run/nvidia/driver/usr/lib/libcuda.so.580', Target: '/var/lib/driver/usr/lib/libcuda.so.580' },
+    ]),
+  );
+  expect(specInside(spec, 'i')).toMatchObject({ devices: spec.devices, recipe: { grant: { way: 'auto' } } });
+});
+
 it('an engine asks for no cards, also on an Engine whose images would get all', () => {
-  expect(engineBody(specOf({}), context).Env).toContain('NVIDIA_VISIBLE_DEVICES=void');
+  const { Cmd, Env, HostConfig } = engineBody(specOf({}), context);
+  expect(Env).toContain('NVIDIA_VISIBLE_DEVICES=void');
+  expect(Cmd).toEqual(['a1']);
+  expect(HostConfig.Mounts.filter(({ Target }) => Target.startsWith('/etc'))).toEqual([]);
 });

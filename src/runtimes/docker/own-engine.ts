@@ -3,11 +3,14 @@
  * It carries the labels of the agent, and the limits that hold for the sandbox and all containers of its job together.
  */
 import type { SandboxSpec } from '../../ports/runtime.ts';
+import { openFilesForDevices } from '../devices.ts';
 import { engineAppArmor } from './apparmor.ts';
+import { cardMounts } from './cards-inside.ts';
 import { type CreateContext, hostName, sandboxLabels, ulimitsOf, workspacePath } from './create.ts';
+import type { Bind, Cards } from './engine-cards.ts';
 import { engineProgram, inEngine } from './engine-program.ts';
 import { engineSeccomp } from './engine-rights.ts';
-import { noGrant } from './grants.ts';
+import { type Grant, noGrant } from './grants.ts';
 
 /** What each container with a rootless engine is made with, on this host as it is now. */
 export const engineHost = () => ({
@@ -36,6 +39,9 @@ interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineSt
   readonly store: string;
   /** Volume with images for jobs; null without. */
   readonly ready: string | null;
+  readonly cards: Cards;
+  /** Nodes of AMD's and Intel's cards. */
+  readonly others: Grant['host'];
 }
 
 /** The body of `POST /containers/create`. */
@@ -44,12 +50,14 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
   const mirrors = (recipe.containers?.mirrors ?? []).map((mirror) => `--registry-mirror ${mirror}`);
   const all = sandboxLabels(spec, context);
   const volume = (Target: string) => ({ Type: 'volume', Target, VolumeOptions: { Labels: all } });
+  const node = ({ from, to }: Bind) => ({ PathOnHost: from, PathInContainer: to, CgroupPermissions: 'rw' });
+  const devices = [...context.cards.nodes.map(node), ...(context.others.Devices ?? [])];
   return {
     Image: context.imageId,
     User: '0',
     Entrypoint: ['perl', '-e', engineProgram],
-    Cmd: [spec.agent],
-    // It has no cards, also on an Engine that gives all of them where nothing is said.
+    Cmd: [spec.agent, ...devices.map(({ PathInContainer }) => PathInContainer)],
+    // It asks the Engine for no card: that one's tools would mount into its /proc.
     Env: Object.entries({ ...noGrant.env, MIRRORS: mirrors.join(' ') }).map(([name, value]) => `${name}=${value}`),
     WorkingDir: '/',
     Hostname: hostName(spec.name),
@@ -62,6 +70,7 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
         { Type: 'volume', Source: context.store, Target: inEngine.images, ReadOnly: true },
         ...(context.ready === null ? [] : [{ Type: 'volume', Source: context.ready, Target: inEngine.ready, ReadOnly: true }]),
         { Type: 'bind', Source: context.folder, Target: inEngine.folder },
+        ...cardMounts(context.folder, context.cards),
         // Not read-only, and without what is mounted below: containers of the job with all rights then get one, too.
         { Type: 'bind', Source: '/sys', Target: '/sys', BindOptions: { NonRecursive: true } },
         ...recipe.mounts.map(({ host, container, readOnly }, at) => ({
@@ -72,12 +81,12 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
         })),
       ],
       Tmpfs: { '/sys/fs/cgroup': '' },
-      Devices: [{ PathOnHost: '/dev/net/tun', PathInContainer: '/dev/net/tun', CgroupPermissions: 'rw' }],
+      Devices: [node({ from: '/dev/net/tun', to: '/dev/net/tun' }), ...devices],
       ...(spec.cpuset !== undefined && { CpusetCpus: spec.cpuset }),
       ...(recipe.cpus !== null && { NanoCpus: Math.round(recipe.cpus * 1e9) }),
       ...(recipe.memory !== null && { Memory: recipe.memory + need.memory, MemorySwap: recipe.memory + need.memory }),
       PidsLimit: recipe.pids === null ? -1 : recipe.pids + need.pids,
-      Ulimits: ulimitsOf(recipe, null),
+      Ulimits: ulimitsOf(recipe, devices.length === 0 ? null : openFilesForDevices()),
       // The sandbox is to be ended before it.
       OomScoreAdj: 0,
     },
@@ -97,6 +106,8 @@ export function specInside(spec: SandboxSpec, imageId: string): SandboxSpec {
       imageId,
       pull: 'never',
       network: 'host',
+      // Podman knows the cards by CDI alone.
+      grant: { ...recipe.grant, way: 'auto' },
       cpus: null,
       memory: null,
       pids: null,

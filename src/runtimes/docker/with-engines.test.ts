@@ -11,6 +11,7 @@ import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { start } from '../../ports/runtime.ts';
 import { DockerRuntime } from './docker.ts';
+import { keepExit } from './own-exit.ts';
 import { makeOwnLog } from './own-log.ts';
 import { WithEngines } from './with-engines.ts';
 
@@ -28,7 +29,7 @@ async function engines(answer: (path: string, reply: ServerResponse) => void, is
   const host = fakeEngine(`with${started}`, (path, _, reply) => answer(path, reply), answer === podman ? { podman: '5.4.2' } : {});
   await host.start();
   const outer = new DockerRuntime(host.endpoint, { owner: 'o', environment: settings(host.socket), clock });
-  const runtime = new WithEngines(outer, dir.path, isWanted);
+  const runtime = new WithEngines(outer, dir.path, { containers: isWanted });
   onTestFinished(async () => {
     runtime.close();
     await host.stop();
@@ -108,4 +109,23 @@ test('what a sandbox has written is read although its engine is silent, and was 
   await reading;
   expect(said).toEqual(['done\n']);
   expect(clock.now()).toBe(0);
+});
+
+test('a manager that comes when the end of a sandbox was written down ends its engine, and tells that end once that has ended', async () => {
+  let isEnded = false;
+  const { folder, runtime } = await engines((path, reply) => {
+    if (path.endsWith('/kill')) isEnded = true;
+    const State = isEnded ? 'exited' : 'running';
+    if (path === '/containers/json') json(reply, [{ Id: 'outer', State, Labels: labels }]);
+    else if (path === '/containers/outer/json')
+      json(reply, { Id: 'outer', Name: 'n', Image: 'i', State: { Status: State, Running: !isEnded, ExitCode: 137 }, Config: {} });
+    else json(reply, { Id: 'n' });
+  });
+  mkdirSync(join(folder, agent));
+  await makeOwnLog(join(folder, agent));
+  keepExit(join(folder, agent), { kind: 'code', code: 3 });
+  await expect(runtime.release(agent, new Uint8Array(), never())).rejects.toMatchObject({ code: 'E_GATE_ENDED' });
+  expect((await runtime.list(never())).map(({ state }) => state)).toEqual([{ kind: 'running' }]);
+  expect(isEnded).toBe(true);
+  expect((await runtime.list(never())).map(({ state }) => state)).toEqual([{ kind: 'exited', exit: { kind: 'code', code: 3 } }]);
 });

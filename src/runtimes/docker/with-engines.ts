@@ -3,8 +3,11 @@
  * made by the same runtime on that engine. All else of the agent is what the container of its engine is: its labels, its limits, its
  * network, its files and its removal. So only the Engine of the host says whether it is gone.
  *
- * For each such agent there is a folder, made before its container and removed after it. It holds the socket of the engine and
- * the log of the sandbox, and says after a restart which agents have one.
+ * For each such agent there is a folder, made before its container and removed after it. It holds the socket of the engine, the log of
+ * the sandbox and how that has ended, and says after a restart which agents have one.
+ *
+ * When a sandbox has ended, that is noted there, then the container of its engine is killed, and only its end is told as the agent's: so
+ * nothing that a job has left behind holds a device when that is proved clean, and a manager killed in between tells the same end.
  */
 import { existsSync, watch } from 'node:fs';
 import { type FileHandle, mkdir, readdir, stat } from 'node:fs/promises';
@@ -31,9 +34,12 @@ import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
 import { Images } from '../engine/image.ts';
 import { AgentEngine, outside } from './agent-engine.ts';
+import { gateEnded } from './attach.ts';
+import { writeCards } from './cards-inside.ts';
 import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
 import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
+import { cardsObstacle, cardsOf, specFolders } from './engine-cards.ts';
 import { inEngine } from './engine-program.ts';
 import { ImageStore, type ReadyImage } from './image-store.ts';
 import { engineBody, specInside } from './own-engine.ts';
@@ -47,13 +53,22 @@ interface EngineImages {
   readonly ready: string | null;
 }
 
+export interface EngineWants {
+  /** A pool has `containers`. */
+  readonly containers?: boolean;
+  /** One of those has devices. */
+  readonly devices?: boolean;
+  /** Folders of CDI specifications. Default: those of this host. */
+  readonly specs?: readonly string[];
+}
+
 export class WithEngines implements Runtime {
   readonly name = 'docker';
   readonly capabilities: Runtime['capabilities'];
   readonly holding: DockerRuntime['holding'];
   readonly #outer: DockerRuntime;
   readonly #folder: string;
-  readonly #isWanted: boolean;
+  readonly #wants: EngineWants;
   readonly #store: ImageStore;
   readonly #engines = new Map<AgentId, AgentEngine>();
   readonly #events: RuntimeEvent[] = [];
@@ -62,9 +77,9 @@ export class WithEngines implements Runtime {
   #opened: Promise<FileHandle> | null = null;
   #isSwept = false;
 
-  /** `folder`: of this installation alone, for the sockets of engines. `isWanted`: a pool has `containers`. */
-  constructor(outer: DockerRuntime, folder: string, isWanted = false) {
-    this.#isWanted = isWanted;
+  /** `folder`: of this installation alone, for the sockets of engines. */
+  constructor(outer: DockerRuntime, folder: string, wants: EngineWants = {}) {
+    this.#wants = wants;
     this.#outer = outer;
     this.#folder = folder;
     this.#store = new ImageStore(outer.parts.engine, outer.parts.owner);
@@ -87,11 +102,13 @@ export class WithEngines implements Runtime {
     const { engine } = this.#outer.parts;
     const found = await this.#outer.check(signal);
     // Of an Engine that is away nothing else is to be said.
-    const isPodman = this.#isWanted ? await engine.isPodman(signal).catch(() => null) : null;
+    const isPodman = this.#wants.containers === true ? await engine.isPodman(signal).catch(() => null) : null;
     if (isPodman === null) return found;
     const why = engineObstacle(engine.endpoint, isPodman) ?? kernelObstacle();
     const hint = 'Change that setting of the host, remove "containers" from its pools, or move them to another host.';
     if (why !== null) return [...found, problem('containers', `Pools cannot use containers: ${why}.`, hint)];
+    const noCards = this.#wants.devices === true ? await cardsObstacle(this.#wants.specs) : null;
+    if (noCards !== null) found.push(problem('containers', `Pools with containers cannot have devices: ${noCards}.`));
     return [...found, fine('containers', 'Pools may use containers: its kernel lets their engines make user namespaces.')];
   }
 
@@ -147,6 +164,7 @@ export class WithEngines implements Runtime {
   }
 
   async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+    if ((await this.#of(agent))?.exit != null) throw gateEnded('has ended');
     return this.#ask(agent, (runtime) => runtime.release(agent, frame, signal));
   }
 
@@ -271,16 +289,22 @@ export class WithEngines implements Runtime {
     const before = await containers.find(agent, signal);
     if (before !== null) {
       const known = await this.#of(agent);
-      const isRunning = (await engine.inspect(before, signal))?.State.Running === true;
+      const isRunning = known?.exit === null && (await engine.inspect(before, signal))?.State.Running === true;
       if (known !== null && isRunning && existsSync(path)) return known;
-      await this.remove(agent);
     }
+    // Also of a folder alone: it may say how an earlier attempt has ended.
+    if (before !== null || existsSync(folder)) await this.remove(agent);
     await mkdir(folder, { recursive: true, mode: 0o755 });
     await makeOwnLog(folder);
     const made = await this.#open(agent);
     const network = await networks.resolve(spec.recipe.network);
     const engineStart = await exits.engineStart(signal);
-    const body = engineBody(spec, { owner, boot, engineStart, network, ...from, folder, store: this.#store.volume });
+    const cards = await cardsOf(spec, this.#wants.specs ?? specFolders);
+    if (cards.own.length > 0) await writeCards(folder, cards);
+    const nodes = spec.devices.filter(({ vendor }) => vendor !== 'nvidia');
+    const { host: others } = await devices.grant({ ...spec, devices: nodes }, signal);
+    const of = { ...from, folder, store: this.#store.volume, cards, others };
+    const body = engineBody(spec, { owner, boot, engineStart, network, ...of });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
       if (statusOf(error) !== 409) throw prepareRefusal(error, spec, engine.endpoint);
@@ -341,7 +365,7 @@ export class WithEngines implements Runtime {
     const known = this.#engines.get(agent);
     if (known !== undefined) return known;
     const socket = join(inside(folder, agent), inEngine.api);
-    const engine = new AgentEngine(agent, this.#outer, socket, (exit) => this.#tell({ kind: 'exited', agent, exit }));
+    const engine = new AgentEngine(agent, this.#outer, socket);
     this.#engines.set(agent, engine);
     return engine;
   }
@@ -359,8 +383,9 @@ export class WithEngines implements Runtime {
       engine.lost();
       return { ...sandbox, state: { kind: 'exited', exit: engine.exit ?? withEngine(sandbox.state.exit) } };
     }
-    if (engine.exit === null) await engine.look();
-    return engine.exit === null ? sandbox : { ...sandbox, state: { kind: 'exited', exit: engine.exit } };
+    // Its end counts once the container of its engine has ended, which the Engine of the host says.
+    await (engine.exit === null ? engine.look() : engine.end());
+    return sandbox;
   }
 
   async #follow(signal: AbortSignal): Promise<void> {

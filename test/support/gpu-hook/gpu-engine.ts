@@ -41,12 +41,14 @@ export interface GpuEngineOptions extends PrivateEngineOptions {
   readonly cards: readonly StubCard[];
   /** `hook`: on the PATH, as device requests need it. `runtime`: as runtime `nvidia`, `default`: that as everybody's. */
   readonly as?: 'hook' | 'runtime' | 'default';
+  /** Mounts a file into the /proc of each container that gets a card, as NVIDIA's tools do with `/proc/driver/nvidia/params`. */
+  readonly mountsIntoProc?: boolean;
 }
 
 const names = ['nvidia-container-runtime-hook', 'nvidia-container-runtime'];
 
 /** Needs `lacks('dockerd')` to be false. */
-export async function gpuEngine({ cards, as = 'hook', ...options }: GpuEngineOptions): Promise<GpuEngine> {
+export async function gpuEngine({ cards, as = 'hook', mountsIntoProc = false, ...options }: GpuEngineOptions): Promise<GpuEngine> {
   const dir = mkdtempSync(join(tmpdir(), 'ojh-'));
   // As a whole: a hook may be reading it.
   const write = (name: string, text: string) => {
@@ -58,6 +60,7 @@ export async function gpuEngine({ cards, as = 'hook', ...options }: GpuEngineOpt
     chmodSync(join(dir, name), 0o755);
   }
   write('cards', cards.map(({ uuid, minor, caps = [] }) => `${[uuid, minor, ...caps].join(' ')}\n`).join(''));
+  if (mountsIntoProc) write('params', 'ModifyDeviceFiles: 0\n');
   write('mode', 'right');
   write('log', '');
   const runtimes = { nvidia: { path: join(dir, 'nvidia-container-runtime') } };
