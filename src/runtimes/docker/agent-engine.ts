@@ -10,7 +10,7 @@ import type { AgentId, Exit } from '../../core/slot.ts';
 import type { LogChunk, LogPosition, SandboxSeen } from '../../ports/runtime.ts';
 import { usualLimits } from '../engine/call.ts';
 import { DockerRuntime } from './docker.ts';
-import { inEngine } from './engine-program.ts';
+import { outside } from './own-engine.ts';
 import { followOwnLog } from './own-log.ts';
 import { giveWorkspace, type Owner } from './workspace.ts';
 
@@ -49,8 +49,8 @@ export class AgentEngine {
     this.#socket = socket;
     this.#ended = ended;
     const give = async (_: AgentId, owner: Owner, signal: AbortSignal): Promise<void> => {
-      const { Id } = await outer.parts.containers.sure(agent, signal);
-      await giveWorkspace(outer.parts.engine, Id, outside(owner), signal);
+      const container = await outer.parts.containers.sure(agent, signal);
+      await giveWorkspace(outer.parts.engine, container.Id, outside(owner, container), signal);
     };
     const endpoint = { kind: 'unix', path: socket, from: `agent ${agent}` } as const;
     this.runtime = new DockerRuntime(endpoint, { ...outer.options, limits, readFiles: false, inside: { give } });
@@ -150,9 +150,4 @@ export class AgentEngine {
     using limit = deadline(this.#outer.parts.engine.clock, patience, this.gone);
     return await call(limit.signal);
   }
-}
-
-/** A user of a sandbox as this host knows it. */
-export function outside({ uid, gid }: Owner): Owner {
-  return { uid: inEngine.firstId + uid, gid: inEngine.firstId + gid };
 }
