@@ -1,14 +1,19 @@
 /** The contract with sandboxes in engines of their own: the same runtime on an engine in a container of another. */
+import { readdirSync, statSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pack } from 'tar-stream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Recipe } from '../../src/ports/runtime.ts';
+import { engineUsers } from '../../src/runtimes/docker/engine-program.ts';
 import { WithEngines } from '../../src/runtimes/docker/with-engines.ts';
 import { anOwner, recipe } from '../kit/docker-runtime.ts';
 import { type ContractSubject, runtimeContract, specOf } from '../kit/runtime-contract/contract.ts';
 import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
-import { loadEngineBase, makeEngineImage } from '../support/engine-base.ts';
-import { ensureImages } from '../support/images.ts';
+import { clientImage, loadEngineBase, makeEngineImage } from '../support/engine-base.ts';
+import { ensureImages, images } from '../support/images.ts';
 import { lacks } from '../support/require.ts';
 
 /** What Podman cannot keep, and what engines of agents do not have yet. */
@@ -46,6 +51,56 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('engines of
     runtime.close();
     await rm(dir, { recursive: true, force: true });
   }, 120_000);
+
+  test('an untrusted job has no id of a trusted one, neither in its sandbox nor in its containers, and its own volumes of images', async () => {
+    const dir = await mkdtemp(join(tmpdir(), 'oje-'));
+    const owner = anOwner(engine.socket);
+    const runtime = new WithEngines(await owner.make(), dir);
+    const { signal } = new AbortController();
+    const ready = { images: [images.base], pull: 'never', logins: null } as const;
+    const look = 'sed "s/ \\+/ /g" /proc/self/uid_map';
+    const script = `touch mine; ls -n mine given | cut -d " " -f 3-; ${look}; docker run --rm ${images.base} ${look}`;
+    const lookAs = async (containers: NonNullable<Recipe['containers']>) => {
+      const spec = specOf({ ...recipe, image: clientImage, containers });
+      await runtime.prepare(spec, () => {}, signal);
+      const files = pack();
+      files.entry({ name: 'given' }, 'x');
+      files.finalize();
+      await runtime.putFiles(spec.agent, Readable.from(files), signal);
+      const shell = await runtime.exec(spec.agent, ['sh', '-c', script], signal);
+      let said = '';
+      for await (const { bytes } of shell.output) said += Buffer.from(bytes);
+      expect([await shell.ended, said]).toEqual([0, expect.any(String)]);
+      const file = join(engine.dataRoot, 'volumes', await workspaceOf(spec.agent), '_data/given');
+      const { uid } = statSync(file);
+      await runtime.remove(spec.agent);
+      return { said, uid };
+    };
+    const workspaceOf = async (agent: string) => {
+      const filters = JSON.stringify({ label: [`onejob.agent=${agent}`] });
+      const [found] = (await engine.api.ok('GET', `/containers/json?${new URLSearchParams({ filters })}`)) as readonly {
+        readonly Mounts: readonly { readonly Name: string; readonly Destination: string }[];
+      }[];
+      return found?.Mounts.find(({ Destination }) => Destination === '/workspace')?.Name ?? '';
+    };
+    const mapFrom = (first: number) => ` 0 ${first} 1\n 1 ${first + 1} 65536\n`;
+    for (const [untrusted, { first }] of [
+      [false, engineUsers.trusted],
+      [true, engineUsers.untrusted],
+    ] as const) {
+      const { said, uid } = await lookAs({ image, ready, ...(untrusted && { untrusted }) });
+      expect(said).toContain(`${mapFrom(first)}${mapFrom(first)}`);
+      expect(uid).toBe(first);
+    }
+    const volumes = readdirSync(join(engine.dataRoot, 'volumes')).filter((name) => name.includes(owner.owner));
+    expect(volumes.map((name) => name.replace(/-\w{12}$/, '')).sort()).toEqual(
+      ['images', 'images', 'untrusted-images', 'untrusted-images'].map((name) => `onejob-${owner.owner}-${name}`),
+    );
+    await runtime.sweep(signal);
+    expect(await owner.leftovers()).toEqual([]);
+    runtime.close();
+    await rm(dir, { recursive: true, force: true });
+  }, 240_000);
 
   runtimeContract('docker, in an engine of its own', async () => {
     const dir = await mkdtemp(join(tmpdir(), 'oje-'));

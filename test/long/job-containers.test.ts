@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import type { Boundary } from '../../src/manager/actions/action-runner.ts';
-import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
+import { engineUsers, inEngine } from '../../src/runtimes/docker/engine-program.ts';
 import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
 import { clientImage, loadEngineBase } from '../support/engine-base.ts';
 import type { Engine } from '../support/engine-http.ts';
@@ -18,7 +18,7 @@ const makeImage = 'tar -C / -c bin etc tmp | docker import - box:1 >/dev/null';
 
 /** Runs a script in the container of an engine, as the sandbox's user 1000 is known there, and does not wait for it. */
 async function inEngineOf(api: Engine, id: string, script: string): Promise<void> {
-  const User = String(inEngine.firstId + 1000);
+  const User = String(engineUsers.trusted.first + 1000);
   const { Id } = (await api.ok('POST', `/containers/${id}/exec`, { User, Cmd: ['sh', '-c', script] })) as { readonly Id: string };
   await api.ok('POST', `/exec/${Id}/start`, { Detach: true });
 }
@@ -135,7 +135,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     ).toMatchObject({ code: 0 });
     expect(await run('cat /cache/a /cache/b; echo more >>/cache/a')).toMatchObject({ code: 0, stdout: 'container\njob\n' });
     expect(readFileSync(join(results, 'a'), 'utf8')).toBe('container\n');
-    expect(statSync(join(results, 'a')).uid).toBe(inEngine.firstId);
+    expect(statSync(join(results, 'a')).uid).toBe(engineUsers.trusted.first);
   }, 180_000);
 
   test('a job over the memory of its pool is told so', async () => {

@@ -102,7 +102,8 @@ export function untrustedRecipe(
   const { containers, ...plain } = recipe;
   return {
     ...plain,
-    ...(hasEngine({ recipe, trust }, { trusted: false }) && { containers }),
+    ...(containers !== undefined &&
+      hasEngine({ recipe, trust }, { trusted: false }) && { containers: { ...containers, untrusted: true } }),
     image: !isImage ? recipe.image : (trust.image ?? recipe.image),
     mounts: recipe.mounts.flatMap(keep),
     // A process has its host's network, which config allows untrusted jobs only without isolation.

@@ -11,7 +11,8 @@ import type { LogChunk, LogPosition, SandboxSeen } from '../../ports/runtime.ts'
 import { usualLimits } from '../engine/call.ts';
 import { DockerRuntime } from './docker.ts';
 import { delegate, groupOf, hasReachedLimit } from './engine-group.ts';
-import { inEngine } from './engine-program.ts';
+import type { EngineUser } from './engine-program.ts';
+import { outside } from './own-engine.ts';
 import { keepExit, keptExit } from './own-exit.ts';
 import { followOwnLog } from './own-log.ts';
 import { giveWorkspace, type Owner } from './workspace.ts';
@@ -50,8 +51,8 @@ export class AgentEngine {
     this.#exit = keptExit(dirname(socket));
     if (this.#exit !== null) this.#over.abort();
     const give = async (_: AgentId, owner: Owner, signal: AbortSignal): Promise<void> => {
-      const { Id } = await outer.parts.containers.sure(agent, signal);
-      await giveWorkspace(outer.parts.engine, Id, outside(owner), signal);
+      const container = await outer.parts.containers.sure(agent, signal);
+      await giveWorkspace(outer.parts.engine, container.Id, outside(owner, container), signal);
     };
     const endpoint = { kind: 'unix', path: socket, from: `agent ${agent}` } as const;
     this.runtime = new DockerRuntime(endpoint, { ...outer.options, grant: 'auto', limits, readFiles: false, inside: { give } });
@@ -160,10 +161,10 @@ export class AgentEngine {
     }
   }
 
-  /** Lets it divide its control group among the containers of its job, as far as this host and its user allow that. */
-  async delegate(): Promise<void> {
+  /** Lets its user divide the control group among the containers of its job, as far as this host and its user allow that. */
+  async delegate({ first }: EngineUser): Promise<void> {
     const group = await this.#within((signal) => this.#group(signal)).catch(() => null);
-    if (group !== null) await delegate(group, inEngine.firstId).catch(() => {});
+    if (group !== null) await delegate(group, first).catch(() => {});
   }
 
   /** The control group of its container; null if it cannot be seen. */
@@ -193,9 +194,4 @@ export class AgentEngine {
     using limit = deadline(this.#outer.parts.engine.clock, patience, this.gone);
     return await call(limit.signal);
   }
-}
-
-/** A user of a sandbox as this host knows it. */
-export function outside({ uid, gid }: Owner): Owner {
-  return { uid: inEngine.firstId + uid, gid: inEngine.firstId + gid };
 }

@@ -22,14 +22,27 @@ export const inEngine = {
   images: '/var/lib/images',
   /** Images that jobs have from the start, if their pool names some. */
   ready: '/var/lib/ready',
-  user: 'engine',
-  /** The host's ids of user 0 inside; all others follow. */
-  firstId: 1_879_048_192,
+  /** Programs of a Docker Engine that limits single containers. */
+  limiting: '/usr/local/lib/onejob',
 } as const;
+
+/** A user of the image, which runs the engines in a container. `first`: its id on the host, which is user 0 inside; all others follow. */
+export interface EngineUser {
+  readonly name: string;
+  readonly first: number;
+}
+
+/** The kernel gives each of its users so much of some things (inotify instances, keys). Untrusted jobs must not use up what others need. */
+export const engineUsers = {
+  trusted: { name: 'engine', first: 1_879_048_192 },
+  untrusted: { name: 'untrusted', first: 1_879_179_264 },
+} as const satisfies Record<string, EngineUser>;
 
 /**
  * Runs in the namespaces of the Docker Engine. runc wants to see control groups, and the host's are not in the container, so it gets
- * those of its own namespace: the container's group and nothing above. It begins with the images that are ready, see `image-store.ts`.
+ * those of its own namespace: the container's group and nothing above. Where that is the user's to divide (`engine-group.ts`), this
+ * Engine must not know that it is rootless, since it would limit nothing without systemd; the image has what such a one lacks. It
+ * begins with the images that are ready, see `image-store.ts`.
  */
 const dockerStart = `
 rm -f /run/docker /run/containerd /run/xtables.lock;
@@ -43,23 +56,22 @@ cd /sys/fs/cgroup; mkdir -p own;
 for try in 1 2 3 4 5; do
 while read -r one; do echo "$one" >own/cgroup.procs; done <cgroup.procs 2>/dev/null;
 sed "s/^/+/; s/ / +/g" cgroup.controllers >cgroup.subtree_control 2>/dev/null && break;
-done;
-printf "#!/bin/sh\\nROOTLESSKIT_STATE_DIR=$ROOTLESSKIT_STATE_DIR exec rootlesskit-docker-proxy \\"\\$@\\"\\n" >/run/engine/port; chmod 755 /run/engine/port;
-unset ROOTLESSKIT_STATE_DIR; MIRRORS="$MIRRORS --userland-proxy-path /run/engine/port --exec-opt native.cgroupdriver=cgroupfs"; cd /; };
+done; cd /;
+unset ROOTLESSKIT_STATE_DIR; PATH=${inEngine.limiting}:$PATH; MIRRORS="$MIRRORS --exec-opt native.cgroupdriver=cgroupfs"; };
 [ -d ${inEngine.storage}/docker ] || [ ! -d ${inEngine.ready}/seed ] || {
 rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker || exit 1; };
 exec 3<&9 9<&-; export LISTEN_PID=$$;
 set --; [ ! -e ${cardsConfig} ] || set -- --config-file ${cardsConfig};
-exec dockerd "$@" -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid $MIRRORS
+exec dockerd "$@" -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root $XDG_RUNTIME_DIR/docker --pidfile $XDG_RUNTIME_DIR/docker.pid $MIRRORS
 `.trim();
 
 /** In the program's words: `Socket` hands over a socket as systemd does, as descriptor 3. rootlesskit uses that one itself. */
 export const engineProgram = String.raw`
 use strict; use warnings; use POSIX (); use Socket;
-my $mirrors = $ENV{MIRRORS};
+my ($mirrors, $user) = @ENV{qw(MIRRORS ENGINE_USER)};
 # Docker makes a volume that somebody has removed anew, and empty.
 die "somebody has removed the volume with the images of its pool\n" if -d '${inEngine.ready}' && !-e '${inEngine.ready}/complete';
-my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam '${inEngine.user}' or die "the image has no user for the engine\n";
+my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam $user or die "the image has no user for the engine\n";
 sub listening {
   my ($path, $owner, $mask) = @_;
   socket(my $socket, AF_UNIX, SOCK_STREAM, 0) or die "socket: $!\n";
@@ -80,11 +92,11 @@ sub start {
   POSIX::setuid($uid);
   die "still root\n" if $< != $uid || $> != $uid || POSIX::setuid(0);
   POSIX::dup2(fileno $socket, $_) // die "dup2: $!\n" for 3, 9;
-  %ENV = (HOME => $home, PATH => '/usr/sbin:/usr/bin:/sbin:/bin', XDG_RUNTIME_DIR => '/run/engine', LISTEN_FDS => 1, LISTEN_PID => $$,
+  %ENV = (HOME => $home, PATH => '/usr/sbin:/usr/bin:/sbin:/bin', XDG_RUNTIME_DIR => "/run/$user", LISTEN_FDS => 1, LISTEN_PID => $$,
     PODMAN_IGNORE_CGROUPSV1_WARNING => 1, MIRRORS => $mirrors);
   exec @command or POSIX::_exit(127);
 }
-my @docker = (qw(rootlesskit --state-dir=/run/engine/rootlesskit --net=slirp4netns --mtu=65520 --slirp4netns-sandbox=auto
+my @docker = ('rootlesskit', "--state-dir=/run/$user/rootlesskit", qw(--net=slirp4netns --mtu=65520 --slirp4netns-sandbox=auto
   --slirp4netns-seccomp=auto --disable-host-loopback --port-driver=builtin --copy-up=/etc --copy-up=/run --cgroupns sh -c),
   '${dockerStart.replaceAll('\n', ' ')}');
 my (undef, @nodes) = @ARGV;

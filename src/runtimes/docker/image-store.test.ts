@@ -10,7 +10,7 @@ import { answersPing, withoutVersion } from '../../../test/kit/fake-engine.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { Engine } from '../engine/engine.ts';
-import { engineProgram, inEngine } from './engine-program.ts';
+import { engineProgram, engineUsers, inEngine } from './engine-program.ts';
 import { fillDocker, fillPodman, ImageStore } from './image-store.ts';
 
 /** The Engine leaves a connection to a container open, as a real one does whatever becomes of that. */
@@ -37,7 +37,7 @@ test('who stops while an image is read leaves no connection that would keep the 
   await once(server, 'listening');
   const engine = new Engine({ kind: 'unix', path, from: 'test' });
   const stop = new AbortController();
-  const filling = new ImageStore(engine, 'o').ensure('sha256:1', 'maker', () => {}, stop.signal);
+  const filling = new ImageStore(engine, 'o', engineUsers.trusted).ensure('sha256:1', 'maker', () => {}, stop.signal);
   const socket = await attached.promise;
   const ended = once(socket, 'end');
   await reads.promise;
@@ -56,7 +56,7 @@ async function ended(
   code: number,
   says: string,
   wants: boolean,
-  volumes: readonly string[] = [],
+  volumes: readonly { readonly name: string; readonly label: string }[] = [],
   labels: object | null | undefined = undefined,
 ) {
   const here = scratch();
@@ -77,8 +77,8 @@ async function ended(
       answer.writeHead(201).end(JSON.stringify({ Id: slowNames.some((name) => url.endsWith(`=${name}`)) ? 'slow' : 'filler' }));
     else if (url.startsWith('/containers/slow/wait')) slow.resolve();
     else if (url.startsWith('/volumes?')) {
-      const Labels = { 'onejob.owner': 'o', 'onejob.ready': '' };
-      answer.end(JSON.stringify({ Volumes: volumes.map((Name) => ({ Name, Labels })) }));
+      const found = volumes.map(({ name: Name, label }) => ({ Name, Labels: { 'onejob.owner': 'o', 'onejob.ready': label } }));
+      answer.end(JSON.stringify({ Volumes: found }));
     } else if (url.startsWith('/volumes/'))
       answer
         .writeHead(labels === undefined ? 404 : 200)
@@ -111,10 +111,11 @@ async function ended(
     here[Symbol.dispose]();
   });
   const never = new AbortController().signal;
-  const store = new ImageStore(engine, 'o');
+  const store = new ImageStore(engine, 'o', engineUsers.trusted);
   const ready = (agent: string, image: string) =>
     store.ready(agent as AgentId, 'p', [{ id: `sha256:${image}`, name: 'a:1' }], 'maker', () => {}, never);
-  return { asked, never, ready, slow: { names: slowNames, waits: slow.promise }, store, volumes };
+  const untrusted = new ImageStore(engine, 'o', engineUsers.untrusted);
+  return { asked, never, ready, slow: { names: slowNames, waits: slow.promise }, store, untrusted };
 }
 
 test('a disk that is full while an image is loaded is said to be full, in the words of who found it', async () => {
@@ -140,10 +141,10 @@ test('an image that is there already is not read again, which may be gigabytes a
 });
 
 test('a volume that an agent in preparation is about to read stays, although its pool has another one by now', async () => {
-  const volumes: string[] = [];
+  const volumes: { name: string; label: string }[] = [];
   const { asked, ready, store } = await ended(0, '', false, volumes);
   const old = await ready('a', '1');
-  volumes.push(old);
+  volumes.push({ name: old, label: 'engine' });
   asked.length = 0;
   const removed = () => asked.filter((url) => url === `DELETE /volumes/${old}`).length;
   await ready('b', '2');
@@ -151,6 +152,19 @@ test('a volume that an agent in preparation is about to read stays, although its
   store.letGo('a' as AgentId);
   await ready('b', '2');
   expect(removed()).toBe(1);
+});
+
+test('untrusted jobs have volumes of their own, which those of others neither fill nor remove', async () => {
+  const volumes: { name: string; label: string }[] = [];
+  const { asked, never, ready, untrusted } = await ended(0, '', false, volumes);
+  const theirs = await untrusted.ready('u' as AgentId, 'p', [{ id: 'sha256:1', name: 'a:1' }], 'maker', () => {}, never);
+  expect(theirs).toMatch(/^onejob-o-untrusted-images-\w{12}$/);
+  expect(await untrusted.ensure('sha256:1', 'maker', () => {}, never)).toBe('localhost/onejob:1');
+  volumes.push({ name: theirs, label: 'untrusted' });
+  asked.length = 0;
+  for (const image of ['1', '2']) expect(await ready(`t${image}`, image)).not.toBe(theirs);
+  expect(asked).toContainEqual(expect.stringMatching(/^\/volumes\?/));
+  expect(asked).not.toContain(`DELETE /volumes/${theirs}`);
 });
 
 test.each([
@@ -189,9 +203,9 @@ function volumeOf(programs: Readonly<Record<string, string>>) {
   for (const [name, script] of Object.entries(programs))
     file(`bin/${name}`, `#!/bin/sh\ncd ${here.path}\n${script.replaceAll('SAID', `echo "${name} $*" >>said`)}\n`, 0o755);
   const fill = (script: string, ...given: readonly string[]) => {
-    const moved = script.replaceAll(inEngine.images, `${here.path}/v`).replaceAll('/run/engine', `${here.path}/run`);
+    const moved = script.replaceAll(inEngine.images, `${here.path}/v`);
     return spawnSync('/bin/sh', ['-c', moved, ...given], {
-      env: { PATH: `${here.path}/bin:/usr/bin:/bin` },
+      env: { PATH: `${here.path}/bin:/usr/bin:/bin`, XDG_RUNTIME_DIR: `${here.path}/run` },
       encoding: 'utf8',
     });
   };
@@ -264,8 +278,9 @@ test('a volume that somebody removes between two images gets no second one alone
 test('an engine does not start on a volume that Docker has made anew, without images', () => {
   const { file, path } = volumeOf({});
   const start = () => {
-    file('program', engineProgram.replaceAll(inEngine.ready, 'v').replaceAll(`'${inEngine.user}'`, "'nobody-of-that-name'"));
-    return spawnSync('perl', ['program', 'a'], { cwd: path, encoding: 'utf8' }).stderr;
+    file('program', engineProgram.replaceAll(inEngine.ready, 'v'));
+    const env = { PATH: '/usr/bin:/bin', MIRRORS: '', ENGINE_USER: 'nobody-of-that-name' };
+    return spawnSync('perl', ['program', 'a'], { cwd: path, env, encoding: 'utf8' }).stderr;
   };
   expect(start()).toBe('somebody has removed the volume with the images of its pool\n');
   file('v/complete', '');

@@ -1,6 +1,6 @@
 /**
  * Images for the engines of agents: volumes that all of them read and only a container of ours writes. An engine uses an image in it
- * at once, without a copy. It works because all engines have the same ids.
+ * at once, without a copy. It works because its engines have the same ids, so those of untrusted jobs have volumes of their own.
  *
  * Podman reads one volume as its additional store. Docker has no such thing. So another volume has the folder of a Docker Engine that
  * was filled with the images of a pool, and a `seed`: what the engine of a job begins with. In that, the files of each layer are a
@@ -17,10 +17,10 @@ import type { Engine } from '../engine/engine.ts';
 import { diskFull, isDiskFull } from '../engine/failures.ts';
 import { attachPath } from './attach.ts';
 import { labels } from './create.ts';
-import { inEngine } from './engine-program.ts';
+import { type EngineUser, engineUsers, inEngine } from './engine-program.ts';
 import { engineHost } from './own-engine.ts';
 
-const podman = `podman --root ${inEngine.images} --runroot /run/engine/fill`;
+const podman = `podman --root ${inEngine.images} --runroot $XDG_RUNTIME_DIR/fill`;
 
 /**
  * Loads what comes from standard input under a name, unless it is there: it says a word if it wants it. A load that was interrupted is
@@ -55,20 +55,20 @@ export const fillDocker = `set -e; cd ${inEngine.images}; [ ! -e complete ] || e
 if [ "$0" = 0 ]; then
   rm -rf new seed
   # Only root of the namespace may remove what users of images own.
-  [ ! -e docker ] || rootlesskit --state-dir=/run/engine/emptying rm -rf ${inEngine.images}/docker
+  [ ! -e docker ] || rootlesskit --state-dir=$XDG_RUNTIME_DIR/emptying rm -rf ${inEngine.images}/docker
 elif [ ! -e seed ]; then
   echo 'somebody has removed the volume meanwhile' >&2; exit 1
 fi
 echo wanted
-export DOCKER_HOST=unix:///run/engine/fill.sock
-rootlesskit --state-dir=/run/engine/rootlesskit --net=host --copy-up=/run sh -c '
+export DOCKER_HOST=unix://$XDG_RUNTIME_DIR/fill.sock
+rootlesskit --state-dir=$XDG_RUNTIME_DIR/rootlesskit --net=host --copy-up=/run sh -c '
 rm -f /run/docker /run/containerd /run/xtables.lock
-exec dockerd -H $DOCKER_HOST --log-level error --data-root ${inEngine.images}/docker --exec-root /run/engine/docker \
-  --pidfile /run/engine/docker.pid --storage-driver overlay2 --bridge none --iptables=false --ip6tables=false' &
+exec dockerd -H $DOCKER_HOST --log-level error --data-root ${inEngine.images}/docker --exec-root $XDG_RUNTIME_DIR/docker \
+  --pidfile $XDG_RUNTIME_DIR/docker.pid --storage-driver overlay2 --bridge none --iptables=false --ip6tables=false' &
 until docker image ls -q >/dev/null 2>&1; do kill -0 $!; sleep 0.1; done
 said=$(docker load -q)
 docker tag "\${said##*: }" "$1"
-kill "$(cat /run/engine/docker.pid)"; wait $! || :
+kill "$(cat $XDG_RUNTIME_DIR/docker.pid)"; wait $! || :
 rm -rf new seed; mkdir -m 710 new new/overlay2; cp -a docker/image new
 cd docker/overlay2; cp -a --parents l */[cl]* ../../new/overlay2
 for files in */diff; do
@@ -83,7 +83,7 @@ export interface ReadyImage {
   readonly name: string;
 }
 
-/** Of volumes for jobs. */
+/** Of volumes for jobs: their user. */
 const readyLabel = 'onejob.ready';
 
 /** Of the containers that fill volumes. */
@@ -92,6 +92,7 @@ const fillerLabel = 'onejob.filler';
 export class ImageStore {
   readonly #engine: Engine;
   readonly #owner: string;
+  readonly user: EngineUser;
   readonly volume: string;
   /** Ids of images that are in it, and volumes that have all that they should. */
   readonly #there = new Set<string>();
@@ -104,10 +105,11 @@ export class ImageStore {
   /** By volume, its last writer: one at a time. */
   readonly #last = new Map<string, Promise<unknown>>();
 
-  constructor(engine: Engine, owner: string) {
+  constructor(engine: Engine, owner: string, user: EngineUser) {
     this.#engine = engine;
     this.#owner = owner;
-    this.volume = `onejob-${owner}-images`;
+    this.user = user;
+    this.volume = `onejob-${owner}-${user === engineUsers.trusted ? '' : `${user.name}-`}images`;
   }
 
   /** Puts an image of the Engine into it, if it is missing. Its name there. `maker`: id of the image of the engines. */
@@ -153,7 +155,7 @@ export class ImageStore {
     if (!this.#hasOld) return volume;
     const used = new Set([...this.#used.values(), ...this.#held.values()]);
     // That of a pool which has had no agent since the start may be among them, and is made again.
-    for (const old of await engine.danglingVolumes([`${labels.owner}=${this.#owner}`, readyLabel], signal))
+    for (const old of await engine.danglingVolumes([`${labels.owner}=${this.#owner}`, `${readyLabel}=${this.user.name}`], signal))
       if (!used.has(old)) await engine.removeVolume(old).catch(() => {});
     return volume;
   }
@@ -195,14 +197,14 @@ export class ImageStore {
   async #fill(id: string, volume: string, command: readonly string[], maker: string, signal: AbortSignal): Promise<boolean> {
     const engine = this.#engine;
     const own = { [labels.owner]: this.#owner };
-    const Labels = volume === this.volume ? own : { ...own, [readyLabel]: '' };
+    const Labels = volume === this.volume ? own : { ...own, [readyLabel]: this.user.name };
     await engine.remove(volume);
     const mount = { Type: 'volume', Source: volume, Target: inEngine.images, VolumeOptions: { Labels } };
     const filler = await engine.create(volume, {
       Image: maker,
-      User: inEngine.user,
+      User: this.user.name,
       Entrypoint: ['sh', '-c', ...command],
-      Env: ['HOME=/home/engine', 'XDG_RUNTIME_DIR=/run/engine', 'PODMAN_IGNORE_CGROUPSV1_WARNING=1'],
+      Env: [`HOME=/home/${this.user.name}`, `XDG_RUNTIME_DIR=/run/${this.user.name}`, 'PODMAN_IGNORE_CGROUPSV1_WARNING=1'],
       Labels: { ...own, [fillerLabel]: '' },
       OpenStdin: true,
       StdinOnce: true,

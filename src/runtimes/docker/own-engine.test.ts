@@ -1,9 +1,11 @@
+import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 import { bareRecipe } from '../../../test/kit/recipe.ts';
 import { leased } from '../../../test/kit/runtimes.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { noCards } from './engine-cards.ts';
-import { engineBody, specInside } from './own-engine.ts';
+import { engineUsers } from './engine-program.ts';
+import { engineBody, outside, specInside, userFor } from './own-engine.ts';
 
 const context = {
   owner: 'o',
@@ -12,6 +14,7 @@ const context = {
   imageId: 'sha256:e',
   network: 'n',
   folder: '/s/engines/a1',
+  user: engineUsers.trusted,
   store: 'v',
   ready: null,
   cards: noCards,
@@ -121,4 +124,19 @@ it('an engine asks for no cards, also on an Engine whose images would get all', 
   expect(Env).toContain('NVIDIA_VISIBLE_DEVICES=void');
   expect(Cmd).toEqual(['a1']);
   expect(HostConfig.Mounts.filter(({ Target }) => Target.startsWith('/etc'))).toEqual([]);
+});
+
+it('an untrusted job has other ids than a trusted one, and the image of engines has both', () => {
+  const dockerfile = readFileSync(new URL('../../images/dockerfiles/engine.Dockerfile', import.meta.url), 'utf8');
+  expect(dockerfile).toContain(
+    `first=${engineUsers.trusted.first}; \\\n    for user in ${engineUsers.trusted.name} ${engineUsers.untrusted.name}`,
+  );
+  expect(dockerfile).toContain(`first=$((first + ${engineUsers.untrusted.first - engineUsers.trusted.first}))`);
+  const rootOf = (untrusted?: true) => {
+    const spec = specOf({ containers: { image: 'e', ...(untrusted && { untrusted }) } });
+    const { Env, Labels } = engineBody(spec, { ...context, user: userFor(spec.recipe) });
+    return [Env.find((one) => one.startsWith('ENGINE_USER=')), outside({ uid: 0, gid: 1 }, { Config: { User: '0', Labels } })];
+  };
+  expect(rootOf()).toEqual(['ENGINE_USER=engine', { uid: 1_879_048_192, gid: 1_879_048_193 }]);
+  expect(rootOf(true)).toEqual(['ENGINE_USER=untrusted', { uid: 1_879_179_264, gid: 1_879_179_265 }]);
 });

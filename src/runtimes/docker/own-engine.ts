@@ -2,15 +2,17 @@
  * The container in which an agent has an engine of its own: nothing in it has more rights than a user of this host that owns nothing.
  * It carries the labels of the agent, and the limits that hold for the sandbox and all containers of its job together.
  */
-import type { SandboxSpec } from '../../ports/runtime.ts';
+import type { Recipe, SandboxSpec } from '../../ports/runtime.ts';
 import { openFilesForDevices } from '../devices.ts';
+import type { ContainerAnswer } from '../engine/engine.ts';
 import { engineAppArmor } from './apparmor.ts';
 import { cardMounts } from './cards-inside.ts';
 import { type CreateContext, hostName, sandboxLabels, ulimitsOf, workspacePath } from './create.ts';
 import type { Bind, Cards } from './engine-cards.ts';
-import { engineProgram, inEngine } from './engine-program.ts';
+import { type EngineUser, engineProgram, engineUsers, inEngine } from './engine-program.ts';
 import { engineSeccomp } from './engine-rights.ts';
 import { type Grant, noGrant } from './grants.ts';
+import type { Owner } from './workspace.ts';
 
 /** What each container with a rootless engine is made with, on this host as it is now. */
 export const engineHost = () => ({
@@ -32,9 +34,23 @@ export const engineHost = () => ({
 /** What the engines themselves need in addition to the job. */
 const need = { memory: 256 * 2 ** 20, pids: 512 };
 
+const userLabel = 'onejob.user';
+
+/** The user of the image of engines that a recipe wants. */
+export const userFor = ({ containers }: Pick<Recipe, 'containers'>): EngineUser =>
+  containers?.untrusted ? engineUsers.untrusted : engineUsers.trusted;
+
+/** A user of the sandbox in such a container, as this host knows it. */
+export function outside({ uid, gid }: Owner, { Config }: Pick<ContainerAnswer, 'Config'>): Owner {
+  const isUntrusted = Config.Labels?.[userLabel] === engineUsers.untrusted.name;
+  const { first } = engineUsers[isUntrusted ? 'untrusted' : 'trusted'];
+  return { uid: first + uid, gid: first + gid };
+}
+
 interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineStart' | 'imageId' | 'network'> {
   /** Folder of this host for the socket. */
   readonly folder: string;
+  readonly user: EngineUser;
   /** Volume with images. */
   readonly store: string;
   /** Volume with images for jobs; null without. */
@@ -48,7 +64,7 @@ interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineSt
 export function engineBody(spec: SandboxSpec, context: EngineContext) {
   const { recipe } = spec;
   const mirrors = (recipe.containers?.mirrors ?? []).map((mirror) => `--registry-mirror ${mirror}`);
-  const all = sandboxLabels(spec, context);
+  const all = { ...sandboxLabels(spec, context), [userLabel]: context.user.name };
   const volume = (Target: string) => ({ Type: 'volume', Target, VolumeOptions: { Labels: all } });
   const node = ({ from, to }: Bind) => ({ PathOnHost: from, PathInContainer: to, CgroupPermissions: 'rw' });
   const devices = [...context.cards.nodes.map(node), ...(context.others.Devices ?? [])];
@@ -58,7 +74,9 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
     Entrypoint: ['perl', '-e', engineProgram],
     Cmd: [spec.agent, ...devices.map(({ PathInContainer }) => PathInContainer)],
     // It asks the Engine for no card: that one's tools would mount into its /proc.
-    Env: Object.entries({ ...noGrant.env, MIRRORS: mirrors.join(' ') }).map(([name, value]) => `${name}=${value}`),
+    Env: Object.entries({ ...noGrant.env, MIRRORS: mirrors.join(' '), ENGINE_USER: context.user.name }).map(
+      ([name, value]) => `${name}=${value}`,
+    ),
     WorkingDir: '/',
     Hostname: hostName(spec.name),
     Labels: all,

@@ -33,16 +33,16 @@ import {
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
 import { Images } from '../engine/image.ts';
-import { AgentEngine, outside } from './agent-engine.ts';
+import { AgentEngine } from './agent-engine.ts';
 import { gateEnded } from './attach.ts';
 import { writeCards } from './cards-inside.ts';
 import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
 import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
 import { cardsObstacle, cardsOf, specFolders } from './engine-cards.ts';
-import { inEngine } from './engine-program.ts';
+import { engineUsers, inEngine } from './engine-program.ts';
 import { ImageStore, type ReadyImage } from './image-store.ts';
-import { engineBody, specInside } from './own-engine.ts';
+import { engineBody, outside, specInside, userFor } from './own-engine.ts';
 import { makeOwnLog } from './own-log.ts';
 import { dockerFingerprint, prepareRefusal, verifyFolders } from './prepare.ts';
 import { putWorkspace } from './workspace.ts';
@@ -69,7 +69,8 @@ export class WithEngines implements Runtime {
   readonly #outer: DockerRuntime;
   readonly #folder: string;
   readonly #wants: EngineWants;
-  readonly #store: ImageStore;
+  /** For users of the image of engines, whose files they are. */
+  readonly #stores: readonly ImageStore[];
   readonly #engines = new Map<AgentId, AgentEngine>();
   readonly #events: RuntimeEvent[] = [];
   readonly #waiters = new Waiters();
@@ -82,7 +83,8 @@ export class WithEngines implements Runtime {
     this.#wants = wants;
     this.#outer = outer;
     this.#folder = folder;
-    this.#store = new ImageStore(outer.parts.engine, outer.parts.owner);
+    const { engine, owner } = outer.parts;
+    this.#stores = Object.values(engineUsers).map((user) => new ImageStore(engine, owner, user));
     this.capabilities = outer.capabilities;
     this.holding = outer.holding;
   }
@@ -133,25 +135,26 @@ export class WithEngines implements Runtime {
     const { agent, recipe } = spec;
     if (recipe.containers === undefined) return this.#outer.prepare(spec, progress, signal, chosen);
     const { boot, images } = this.#outer.parts;
+    const store = this.#storeOf(recipe);
     const image = await images.get(recipe, progress, signal);
     const made = { fingerprint: dockerFingerprint(recipe, image, boot), imageId: image.id };
     chosen?.(made);
     try {
       const maker = await this.#makerOf(spec, progress, signal);
       const from = { imageId: maker, ready: await this.#readyFor(spec, maker, progress, signal) };
-      const name = await this.#store.ensure(image.id, maker, progress, signal);
+      const name = await store.ensure(image.id, maker, progress, signal);
       const engine = await this.#start(spec, from, progress, signal);
-      await engine.delegate();
+      await engine.delegate(userFor(recipe));
       await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
       void engine.watch();
       return made;
     } catch (error) {
       // Somebody may have removed a volume with images.
-      this.#store.forget({ agent, imageId: image.id });
+      store.forget({ agent, imageId: image.id });
       await this.remove(agent).catch(() => {});
       throw error;
     } finally {
-      this.#store.letGo(agent);
+      store.letGo(agent);
     }
   }
 
@@ -159,8 +162,8 @@ export class WithEngines implements Runtime {
     const engine = await this.#of(agent);
     if (engine === null) return this.#outer.putFiles(agent, files, signal);
     const { owner } = await engine.ask(({ parts }) => parts.containers.home(agent, signal));
-    const { Id } = await this.#outer.parts.containers.sure(agent, signal);
-    await putWorkspace(this.#outer.parts.engine, Id, outside(owner), files, signal);
+    const container = await this.#outer.parts.containers.sure(agent, signal);
+    await putWorkspace(this.#outer.parts.engine, container.Id, outside(owner, container), files, signal);
   }
 
   async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
@@ -198,7 +201,7 @@ export class WithEngines implements Runtime {
 
   async list(signal: AbortSignal): Promise<SandboxSeen[]> {
     const folders = await readdir(this.#folder).catch((): string[] => []);
-    if (!this.#isSwept) await this.#store.sweep();
+    if (!this.#isSwept) for (const store of this.#stores) await store.sweep();
     this.#isSwept = true;
     const seen = await this.#outer.list(signal);
     const there = new Set(seen.map(({ agent }) => agent));
@@ -225,9 +228,9 @@ export class WithEngines implements Runtime {
   }
 
   async sweep(signal: AbortSignal): Promise<void> {
-    await this.#store.sweep();
+    for (const store of this.#stores) await store.sweep();
     await this.#outer.sweep(signal);
-    this.#store.forget();
+    for (const store of this.#stores) store.forget();
   }
 
   async usage(agent: AgentId, signal: AbortSignal): Promise<number | null> {
@@ -238,6 +241,13 @@ export class WithEngines implements Runtime {
 
   disk(signal: AbortSignal): ReturnType<Runtime['disk']> {
     return this.#outer.disk(signal);
+  }
+
+  #storeOf(recipe: Recipe): ImageStore {
+    const user = userFor(recipe);
+    const store = this.#stores.find((one) => one.user === user);
+    if (store === undefined) throw new TypeError(`no images for user ${user.name}`);
+    return store;
   }
 
   #folderOf(agent: AgentId): string {
@@ -277,7 +287,7 @@ export class WithEngines implements Runtime {
       // A job asks for it by its tag, whatever digest it is pulled by.
       found.push({ id, name: image.replace(/@.*$/, '') });
     }
-    return found.length === 0 ? null : this.#store.ready(agent, pool, found, maker, progress, signal);
+    return found.length === 0 ? null : this.#storeOf(recipe).ready(agent, pool, found, maker, progress, signal);
   }
 
   /** Makes the container of an engine, and resolves once its socket is there. An earlier attempt is continued. */
@@ -303,8 +313,8 @@ export class WithEngines implements Runtime {
     if (cards.own.length > 0) await writeCards(folder, cards);
     const nodes = spec.devices.filter(({ vendor }) => vendor !== 'nvidia');
     const { host: others } = await devices.grant({ ...spec, devices: nodes }, signal);
-    const of = { ...from, folder, store: this.#store.volume, cards, others };
-    const body = engineBody(spec, { owner, boot, engineStart, network, ...of });
+    const { user, volume: store } = this.#storeOf(spec.recipe);
+    const body = engineBody(spec, { owner, boot, engineStart, network, ...from, folder, user, store, cards, others });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
       if (statusOf(error) !== 409) throw prepareRefusal(error, spec, engine.endpoint);

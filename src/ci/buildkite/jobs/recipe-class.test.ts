@@ -68,7 +68,7 @@ describe('an untrusted job', () => {
     };
     expect(await engine('')).toBeUndefined();
     expect(await engine('containers: refuse')).toBeUndefined();
-    expect(await engine('containers: allow')).toEqual({ image: null });
+    expect(await engine('containers: allow')).toEqual({ image: null, untrusted: true });
   });
 
   it("may have named caches of its repository, never the slot's or the owner's own", async () => {
