@@ -22,6 +22,9 @@ test('the hosts that onejob is tried on can be had, and have each pair of proper
 test('none of them can be left out', () => {
   for (const setup of setups) {
     const others = new Set(setups.filter((one) => one !== setup).flatMap(pairs));
-    expect(pairs(setup).every((pair) => others.has(pair)), nameOf(setup)).toBe(false);
+    expect(
+      pairs(setup).every((pair) => others.has(pair)),
+      nameOf(setup),
+    ).toBe(false);
   }
 });

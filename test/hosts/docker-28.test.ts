@@ -1,0 +1,3 @@
+import { tryHostsWith } from './acts.ts';
+
+tryHostsWith('Docker 28');
