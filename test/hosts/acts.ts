@@ -57,6 +57,7 @@ export interface Tried {
 
 function tried(host: Host, setup: Setup): Tried {
   const engine = setup.engine === 'Podman' ? 'podman' : 'docker';
+  const remote = engine === 'podman' ? '--url unix:///run/podman/podman.sock' : '';
   const state = async (pool: string): Promise<string> => {
     const said = await host.start('onejob status --json').ended;
     if (said.code !== 0) return said.stderr;
@@ -70,7 +71,7 @@ function tried(host: Host, setup: Setup): Tried {
     job: (pool, script) => host.start(`onejob run --no-workspace --pool ${pool} -- sh -c '${script}'`),
     jobs: async () => JSON.parse(await host.sh('onejob jobs --all --json')) as JobView[],
     isReady: (pool) => expect.poll(() => state(pool), patient).toBe('standby'),
-    isUp: () => expect.poll(async () => (await host.start(`${engine} version`).ended).code, patient).toBe(0),
+    isUp: () => expect.poll(async () => (await host.start(`${engine} ${remote} version`).ended).code, patient).toBe(0),
   };
 }
 
@@ -95,7 +96,8 @@ async function begin(setup: Setup): Promise<Tried> {
   const it = tried(host, setup);
   await host.sh('tar -C /root -xzf /mnt/onejob.tgz && install -d -m 777 /srv/evidence');
   // No Engine syncs an image that it imports: after a power cut its programs would be empty.
-  await host.sh(`${it.engine} import -c CMD=bash /mnt/image.tar debian:stable-slim && sync`);
+  await host.sh(`${it.engine} import /mnt/image.tar debian:stable-slim && sync`);
+  if (it.engine === 'podman') await host.sh('systemctl daemon-reload').then(it.isUp);
   return it;
 }
 
@@ -194,7 +196,7 @@ function shortActs(now: () => Tried): void {
     await Promise.all([build?.says(/begun/), proc?.says(/begun/)]);
     await host.sh('systemctl daemon-reload && systemctl daemon-reexec && systemctl restart onejob');
     const goesOn = setup.restart !== 'ends jobs';
-    await host.sh(engine === 'podman' ? 'systemctl restart podman.socket; systemctl stop podman' : 'systemctl restart docker');
+    await host.sh(engine === 'podman' ? 'systemctl stop podman.socket podman && systemctl start podman.socket' : 'systemctl restart docker');
     await isUp();
     await host.sh('touch /srv/evidence/go');
     const over = expect.stringContaining('memory');

@@ -49,8 +49,10 @@ export const nameOf = (setup: Setup): string => Object.values(setup).join(', ');
 /** What a host runs before its services start for the first time, to become that one. */
 export function scriptOf({ engine, images, groups, firewall, restart }: Setup): string {
   if (engine === 'Podman')
-    return `mkdir -p /etc/containers/containers.conf.d
+    // Its service ends when nobody asks, and on this slow kernel a start takes as long as onejob waits for an Engine.
+    return `mkdir -p /etc/containers/containers.conf.d /etc/systemd/system/podman.service.d
 : >/etc/only-podman
+printf '[Service]\\nExecStart=\\nExecStart=/usr/bin/podman system service --time=0\\n' >/etc/systemd/system/podman.service.d/here.conf
 printf '[engine]\\ncgroup_manager="${groups}"\\n[network]\\nfirewall_driver="${firewall}"\\n' >/etc/containers/containers.conf.d/here.conf
 `;
   const daemon = {
