@@ -35,8 +35,8 @@ rm /usr/local/bin/onejob /usr/local/share/man/man1/onejob.1 /usr/local/share/bas
 rm /usr/local/share/zsh/site-functions/_onejob /usr/local/share/fish/vendor_completions.d/onejob.fish
 groupdel onejob`;
 
-/** Everything that has the name of onejob in it. What was put there by hand is not the product's. */
-const traces = `find / -xdev \\( -path /root -o -path /proc -o -path /var/log -o -path /var/tmp -o -path /tmp \\) -prune -o -iname '*onejob*' -print
+/** Everything that has the name of onejob in it. What was put there by hand is not the product's, nor AppArmor's cache of profiles. */
+const traces = `find / -xdev \\( -path /root -o -path /var/cache/apparmor -o -path /proc -o -path /var/log -o -path /var/tmp -o -path /tmp \\) -prune -o -iname '*onejob*' -print
 find /run /sys/fs/cgroup /dev/shm -iname '*onejob*'
 systemctl list-units --all --plain --no-legend '*onejob*'; systemctl list-unit-files --no-legend '*onejob*'
 getent group onejob; pgrep -af '[o]nejob/(current|[0-9])' || true`;
@@ -196,7 +196,9 @@ function shortActs(now: () => Tried): void {
     await Promise.all([build?.says(/begun/), proc?.says(/begun/)]);
     await host.sh('systemctl daemon-reload && systemctl daemon-reexec && systemctl restart onejob');
     const goesOn = setup.restart !== 'ends jobs';
-    await host.sh(engine === 'podman' ? 'systemctl stop podman.socket podman && systemctl start podman.socket' : 'systemctl restart docker');
+    await host.sh(
+      engine === 'podman' ? 'systemctl stop podman.socket podman && systemctl start podman.socket' : 'systemctl restart docker',
+    );
     await isUp();
     await host.sh('touch /srv/evidence/go');
     const over = expect.stringContaining('memory');
