@@ -52,7 +52,7 @@ export interface Tried {
   /** Once its next sandbox waits for a job. */
   isReady(pool: string): Promise<void>;
   /** Once the Engine answers. */
-  isUp(): Promise<void>;
+  isUp(): Promise<unknown>;
 }
 
 function tried(host: Host, setup: Setup): Tried {
@@ -71,7 +71,7 @@ function tried(host: Host, setup: Setup): Tried {
     job: (pool, script) => host.start(`onejob run --no-workspace --pool ${pool} -- sh -c '${script}'`),
     jobs: async () => JSON.parse(await host.sh('onejob jobs --all --json')) as JobView[],
     isReady: (pool) => expect.poll(() => state(pool), patient).toBe('standby'),
-    isUp: () => expect.poll(async () => (await host.start(`${engine} ${remote} version`).ended).code, patient).toBe(0),
+    isUp: () => host.sh(`until ${engine} ${remote} version >/dev/null 2>&1; do sleep 0.5; done`),
   };
 }
 
