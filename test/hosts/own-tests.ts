@@ -9,8 +9,15 @@ import { nameOf, type Setup, scriptOf, setups } from './setups.ts';
 
 const root = join(import.meta.dirname, '..', '..');
 
-/** Tests that say nothing on such a host, each with the reason. */
-const sayNothing: Readonly<Record<string, string>> = {};
+const slow = 'a shell reads a script byte by byte, and each system call of this kernel is slow: it takes more than a minute';
+
+/** Tests that say nothing on such a host, by the end of their name, each with the reason. */
+const sayNothing: Readonly<Record<string, string>> = {
+  'a frame of 1 MiB arrives whole': slow,
+  'takes a script of 1 MiB': slow,
+  'a script of a megabyte passes the gate': slow,
+  'run compilers, interpreters and tools as ever': 'the disk has no Python',
+};
 
 interface Suite {
   readonly project: string;
@@ -86,7 +93,7 @@ export function runOwnTests(engine: Setup['engine'], ...names: readonly (keyof t
         const as = user === undefined ? '' : `runuser -u ${user} -- `;
         const { stdout, stderr } = await host.start(`cd /var/tmp/clone && ${as}${env} ${mine} ${words} 2>&1 </dev/null`).ended;
         const found = JSON.parse(await host.sh(`cat ${report}`)) as Report;
-        const red = wrong(found).filter((one) => sayNothing[one] === undefined);
+        const red = wrong(found).filter((one) => !Object.keys(sayNothing).some((name) => one.endsWith(name)));
         if (red.length > 0) console.log(stdout, stderr);
         expect(red).toEqual([]);
         expect(found.numPassedTests).toBeGreaterThan(10);
