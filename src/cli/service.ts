@@ -295,7 +295,7 @@ export async function uninstallService(session: Session, flags: Flags): Promise<
   await rm(here.socketUnit, { force: true });
   await rm(here.unit);
   if (!here.user) removeProfile();
-  // The unit made it for the daemon. Agents that go on may have something there.
+  // The unit made it for the daemon. Agents that continue may have something there.
   const { runtimeDir } = session.context.environment;
   await rmdir(here.user && runtimeDir !== null ? join(runtimeDir, 'onejob') : sharedFolder).catch(() => {});
   syncFolder(dirname(here.unit));
