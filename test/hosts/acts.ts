@@ -273,7 +273,7 @@ sed -i 's/^  "version": ".*",/  "version": "9.0.0",/' onejob/package.json && tar
 
   test('a full disk below the state', async () => {
     const { host, job, isReady } = now();
-    await host.sh(`systemctl stop onejob && truncate -s 96M /srv/disk && busybox mke2fs /srv/disk >/dev/null && mkdir -p /srv/was
+    await host.sh(`systemctl stop onejob && truncate -s 96M /srv/disk && busybox mke2fs -F /srv/disk >/dev/null && mkdir -p /srv/was
 cp -a /var/lib/onejob/. /srv/was/ && mount -t ext4 -o loop /srv/disk /var/lib/onejob && cp -a /srv/was/. /var/lib/onejob/ && systemctl start onejob`);
     for (const pool of pools) await isReady(pool);
     await host.sh('cat /dev/zero >/var/lib/onejob/filler 2>/dev/null || true; sync');
