@@ -85,7 +85,8 @@ async function census({ host, engine }: Tried): Promise<string> {
 
 async function begin(setup: Setup): Promise<Tried> {
   await makeHost();
-  const host = createHost(undefined, scriptOf(setup));
+  await using parts = new AsyncDisposableStack();
+  const host = parts.use(createHost(undefined, scriptOf(setup)));
   using archive = packThisClone();
   copyFileSync(archive.path, join(host.share, 'onejob.tgz'));
   writeFileSync(join(host.share, 'config.yml'), config);
@@ -98,6 +99,7 @@ async function begin(setup: Setup): Promise<Tried> {
   // No Engine syncs an image that it imports: after a power cut its programs would be empty.
   await host.sh(`${it.engine} import /mnt/image.tar debian:stable-slim && sync`);
   if (it.engine === 'podman') await host.sh('systemctl daemon-reload').then(it.isUp);
+  parts.move();
   return it;
 }
 
