@@ -13,6 +13,7 @@ import { referencePages, withEverydayKeys } from './docs-configuration.ts';
 import { withRooms } from './docs-house.ts';
 import { withMetricTable } from './docs-metrics.ts';
 import { withSlotTables } from './docs-slots.ts';
+import { withTried } from './docs-tried.ts';
 
 const root = join(import.meta.dirname, '..');
 
@@ -29,6 +30,7 @@ const pages: Readonly<Record<string, (page: string) => string>> = {
   'docs/metrics.md': withMetricTable,
   'docs/openapi.json': () => `${JSON.stringify(openApi(calls), null, 1)}\n`,
   'docs/slot-lifecycle.md': withSlotTables,
+  'docs/tried-with.md': withTried,
 };
 
 /** Pages that are not what the code says. */

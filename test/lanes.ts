@@ -12,6 +12,7 @@ const beside = [
   'scripts/**/*.test.ts',
   'bench/**/*.test.ts',
   'tools/**/*.test.ts',
+  'test/hosts/setups.test.ts',
   'test/kit/**/*.test.ts',
   'test/mutants/**/*.test.ts',
   'test/properties/**/*.test.ts',
@@ -99,7 +100,7 @@ export const lanes = {
   long: { include: ['test/long/**/*.test.ts', agents, ...slow], exclude: [...alone, ...real] },
   'long-alone': { include: alone, exclude: [] },
   engines: { include: ['test/engines/**/*.test.ts'], exclude: [] },
-  hosts: { include: ['test/hosts/**/*.test.ts'], exclude: [] },
+  hosts: { include: ['test/hosts/**/*.test.ts'], exclude: ['test/hosts/setups.test.ts'] },
 } satisfies Record<string, Files>;
 
 export type LaneName = keyof typeof lanes;

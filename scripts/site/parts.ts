@@ -62,6 +62,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/metrics.md',
       'docs/json.md',
       'docs/api.md',
+      'docs/tried-with.md',
       'docs/stand-ins.md',
       'CHANGELOG.md',
     ],

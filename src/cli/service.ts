@@ -4,10 +4,11 @@
  */
 
 import { existsSync, readFileSync, readlinkSync, statSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm, rmdir } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { attempt, messageOf, OnejobError } from '../base/errors.ts';
 import { listensOf } from '../config/listens.ts';
+import { sharedFolder } from '../config/paths.ts';
 import type { Listen } from '../http/address.ts';
 import { addressText } from '../http/listen.ts';
 import { installProfile, removeProfile } from '../runtimes/docker/apparmor.ts';
@@ -294,6 +295,9 @@ export async function uninstallService(session: Session, flags: Flags): Promise<
   await rm(here.socketUnit, { force: true });
   await rm(here.unit);
   if (!here.user) removeProfile();
+  // The unit made it for the daemon. Agents that continue may have something there.
+  const { runtimeDir } = session.context.environment;
+  await rmdir(here.user && runtimeDir !== null ? join(runtimeDir, 'onejob') : sharedFolder).catch(() => {});
   syncFolder(dirname(here.unit));
   await must(here.systemctl('daemon-reload'));
   const text = `Stopped the daemon and removed ${here.unit}. Running jobs continue; "onejob up" adopts them.`;

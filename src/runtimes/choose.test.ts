@@ -11,8 +11,8 @@ import { choiceNow, chooseRuntimes, isolationNotes } from './choose.ts';
 let engine: ReturnType<typeof fakeEngine>;
 /** Images that the Engine has. */
 let images: Set<string>;
-/** What it says of itself. */
-let about: object;
+/** What it says of itself; null: nothing, for ever. */
+let about: object | null;
 beforeEach(() => {
   images = new Set();
   about = {};
@@ -20,7 +20,7 @@ beforeEach(() => {
     const reply = (status: number, body: unknown) =>
       answer.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
     if (path.endsWith('/version')) return reply(200, { Version: '20.10', ApiVersion: '1.41' });
-    if (path.endsWith('/info')) return reply(200, about);
+    if (path.endsWith('/info')) return about === null ? undefined : reply(200, about);
     const image = /\/images\/(.+)\/json$/.exec(path)?.[1];
     if (image !== undefined && images.has(decodeURIComponent(image))) return reply(200, { Id: 'sha256:1', Config: { User: '' } });
     return reply(404, { message: 'manifest unknown' });
@@ -72,6 +72,13 @@ test('a pool without one runs as processes on an Engine that lacks what sandboxe
     'runtime process (Docker: This Engine has no log driver "local", which keeps the output of jobs)',
   );
 });
+
+test('a pool without one runs as processes if the Engine does not answer in time, and the reason says so', async () => {
+  about = null;
+  await engine.start();
+  await using here = await choose('{ plain: {} }');
+  expect(here.runtimes.reason).toBe('runtime process (Docker: its Engine did not answer within 5 s)');
+}, 30_000);
 
 test('only agents of an earlier start in a pool that names no runtime are a reason for Docker', async () => {
   await engine.start();

@@ -75,7 +75,9 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
     const { resolveEndpoint } = await import('./engine/endpoint.ts');
     using limit = deadline(clock, patience);
     const { signal } = limit;
-    const absent = (error: unknown) => ({ reachable: false, why: toFailure(error).message }) as const;
+    const late = `its Engine did not answer within ${patience / 1_000} s`;
+    const reason = (error: unknown): string => (limit.passed ? late : toFailure(error).message);
+    const absent = (error: unknown) => ({ reachable: false, why: reason(error) }) as const;
     const probe = await probeDocker(await resolveEndpoint(env.docker), signal, clock).catch(absent);
     if (!probe.reachable) return instead(probe.why);
     const { lackFindings } = await import('./docker/check.ts');
@@ -84,7 +86,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
     const docker = await makeDocker(options);
     try {
       for (const { recipe } of open) {
-        const missing = await docker.imageTrouble(recipe, signal).catch((error: unknown) => toFailure(error).message);
+        const missing = await docker.imageTrouble(recipe, signal).catch(reason);
         if (missing !== null) return await instead(missing);
       }
     } finally {

@@ -1,5 +1,5 @@
 /**
- * A host as people have them today, for what no container shows: Debian 13 with systemd, cgroup v2 and Engine 29, on a kernel and a
+ * A host as people have them today, for what no container shows: Debian 13 with systemd, cgroup v2 and an Engine, on a kernel and a
  * disk of its own. The kernel is an ordinary process (user-mode Linux), so it needs root and no KVM. What it is made of is made once, and
  * kept for the next run.
  *
@@ -8,14 +8,14 @@
 import { execFile, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { existsSync, linkSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, statfsSync } from 'node:fs';
+import { existsSync, linkSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { type Child, startChild } from '../support/child.ts';
 import { hasGo, inCache, madeOnce } from '../support/go-program.ts';
-import { buildEngine } from './engine.ts';
+import { buildEngines } from './engine.ts';
 
 /** Named by what makes it, so that whoever changes that has it made anew. */
 function part(name: string, makers: readonly string[]): string {
@@ -54,7 +54,7 @@ export function lacksHost(): string | null {
 
 const run = promisify(execFile);
 
-/** Makes what is missing: a quarter of an hour on two cores. @throws Error with what a script said */
+/** Makes what is missing: half an hour on two cores. @throws Error with what a script said */
 export async function makeHost(): Promise<void> {
   const shell = async (script: string, ...words: string[]) => {
     // What is mounted meanwhile is gone with it.
@@ -66,7 +66,7 @@ export async function makeHost(): Promise<void> {
   const { kernel, engine, disk } = parts();
   await madeOnce(kernel, (half) => shell('kernel.sh', half));
   if (existsSync(disk)) return;
-  await madeOnce(engine, buildEngine);
+  await madeOnce(engine, buildEngines);
   await madeOnce(disk, (half) => shell('disk.sh', half, engine));
 }
 
@@ -89,13 +89,17 @@ export interface Host extends AsyncDisposable {
   look(): string;
 }
 
-/** A new machine, not booted yet. `kept`: with the disk of an earlier one. `ONEJOB_KEEP_HOST=1` keeps its folder. */
-export function createHost(kept?: string): Host {
+/**
+ * A new machine, not booted yet. `kept`: with the disk of an earlier one. `setup`: a script of setups.ts, else it has Engine 29 as that
+ * comes. `ONEJOB_KEEP_HOST=1` keeps its folder.
+ */
+export function createHost(kept?: string, setup?: string): Host {
   const folder = mkdtempSync(join(tmpdir(), 'oj-host-'));
   const { kernel, disk } = parts();
   const [own, share, log] = [kept ?? join(folder, 'disk.ext4'), join(folder, 'share'), join(folder, 'console.log')];
   mkdirSync(share);
   linkSync(join(disk, 'image.tar'), join(share, 'image.tar'));
+  if (setup !== undefined) writeFileSync(join(share, 'setup'), setup);
   if (kept === undefined) execFileSync('cp', ['--sparse=always', '--reflink=auto', join(disk, 'disk.ext4'), own]);
   let power: { readonly first: number; readonly ended: Promise<void>; isOn: boolean } | null = null;
 

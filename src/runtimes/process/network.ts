@@ -21,8 +21,8 @@ import { firstUid } from './uids.ts';
 
 /** Address at which a sandbox asks the host's resolver, where that is one on the host's loopback. */
 const resolver = '169.254.1.1';
-/** Nothing has this address: pasta answers for every gateway. */
-const noGateway = '169.254.1.2';
+/** Nothing has these addresses: pasta answers for every gateway, and calls others from an address of the host. */
+const nobody = ['-a', '169.254.1.3', '-n', '255.255.255.0', '-g', '169.254.1.2'];
 
 /** What pasta accepts. */
 const largestMtu = 65_520;
@@ -47,7 +47,7 @@ export function uplink(read = (path: string): string => readOr(path, ''), interf
   const link = v4 ?? (v6 ? null : anyInterface(interfaces));
   const mtu = link === null ? 0 : Number(read(`/sys/class/net/${link.name}/mtu`));
   const { text, forwards } = resolvConf(read('/etc/resolv.conf'));
-  const given = link?.gateway === false ? explicit(link.name, interfaces) : [];
+  const given = link?.gateway === false ? ['-i', link.name, ...nobody] : [];
   const families = link !== null && v6 && given.length === 0 ? [] : [link === null && v6 ? '-6' : '-4'];
   return {
     options: [
@@ -68,11 +68,6 @@ function anyInterface(interfaces: Interfaces): { readonly name: string; readonly
   );
   const [first] = names;
   return first === undefined ? null : { name: first[0], gateway: false };
-}
-
-function explicit(name: string, interfaces: Interfaces): readonly string[] {
-  const own = interfaces[name]?.find(({ family, internal }) => family === 'IPv4' && !internal);
-  return ['-i', name, '-a', own?.address ?? '', '-n', own?.netmask ?? '', '-g', noGateway];
 }
 
 /**
