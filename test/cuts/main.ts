@@ -119,7 +119,7 @@ const date = new Date().toISOString();
 console.log(`${times} power cuts and reboots of the tree ${tree} with the seed ${seed}.`);
 await using lab = await startLab(config);
 say('installed');
-const versions = (await lab.host.sh(`docker version --format '{{.Server.Version}}'; uname -r; systemctl --version | sed -n '1s/^systemd //p'`)).split('\n');
+const versions = (await lab.host.sh(`docker version --format '{{.Server.Version}} (API {{.Server.APIVersion}})'; uname -r; systemctl --version | sed -n '1s/^systemd //p'`)).split('\n');
 const [engine = '', kernel = '', systemd = ''] = versions;
 const before = await lab.look();
 const past: Past = { cuts: 0, reboots: 0, told: [], violations: [] };

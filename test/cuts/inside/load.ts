@@ -5,6 +5,8 @@
  *     node load.ts PREFIX SEED POOL…
  */
 import { execFile } from 'node:child_process';
+import { request } from 'node:http';
+import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { dice } from './dice.ts';
 
@@ -12,67 +14,54 @@ const [, , prefix = '', seed = '0', ...pools] = process.argv;
 const draw = dice(Number(seed));
 const say = (line: unknown): void => void process.stdout.write(`${JSON.stringify(line)}\n`);
 
-interface Said {
-  readonly code: number | null;
-  readonly stdout: string;
-}
-
-const onejob = (...words: string[]): Promise<Said> =>
-  new Promise((resolve) => {
-    const child = execFile('onejob', words, { cwd: '/' }, (_, stdout) => resolve({ code: child.exitCode, stdout }));
-  });
-
 /** What a job leaves: one line when it begins and one when it ends, each on disk before it goes on. */
-const script = (token: string, seconds: number, code: number): string =>
-  `echo start ${token} >>/evidence/log; sync /evidence/log; sleep ${seconds}; echo end ${token} >>/evidence/log; sync /evidence/log; exit ${code}`;
+const script = (token: string, code: number): string =>
+  `echo start ${token} >>/evidence/log; sync /evidence/log; sleep ${Math.floor(draw() * 5)}; echo end ${token} >>/evidence/log; sync /evidence/log; exit ${code}`;
 
-/** One client after another; every fourth waits for the end of its job. */
-async function clients(pool: string): Promise<never> {
+/** One call of the API; null when there is no answer. */
+function call(method: string, path: string, body?: unknown): Promise<{ readonly status: number; readonly body: unknown } | null> {
+  return new Promise((resolve) => {
+    const headers = { host: 'localhost', ...(body !== undefined && { 'content-type': 'application/json' }) };
+    const sent = request({ socketPath: '/run/onejob/onejob.sock', method, path, headers, agent: false }, async (answer) => {
+      const said = await text(answer).catch(() => null);
+      resolve(said === null ? null : { status: answer.statusCode ?? 0, body: said === '' ? null : JSON.parse(said) });
+    });
+    sent.once('error', () => resolve(null));
+    sent.end(body === undefined ? undefined : JSON.stringify(body));
+  });
+}
+
+/** Clients of a pool, who hand in a job and wait for its result: more of them than it has agents, so that there is a queue. */
+async function client(pool: string, number: number): Promise<never> {
   for (let n = 0; ; n += 1) {
-    const token = `${prefix}-${pool}-${n}`;
+    const token = `${prefix}-${pool}-${number}-${n}`;
+    const id = Array.from({ length: 12 }, () => Math.floor(Math.random() * 16).toString(16)).join('');
     const code = n % 3;
-    const words = ['--no-workspace', '--pool', pool, '--name', token, '--', 'sh', '-c', script(token, Math.floor(draw() * 5), code)];
-    if (n % 4 === 3) {
-      const ended = await onejob('run', ...words);
-      // 125: it could not be handed in, or it was lost.
-      if (ended.code !== null && ended.code !== 125) say({ ended: token, pool, code: ended.code, expected: code });
-    } else {
-      const { code: accepted, stdout } = await onejob('run', '--detach', ...words);
-      if (accepted === 0) say({ accepted: token, pool, id: stdout.trim(), expected: code });
-      // Not up yet.
-      else await sleep(300);
-    }
-    await short(pool);
+    const job = { id, pool, name: token, command: ['sh', '-c', script(token, code)] };
+    let answer = await call('POST', '/v1/jobs', job);
+    // The daemon is not up yet, or cannot promise it now. A job that is handed in again is the same job.
+    for (; answer?.status !== 201; answer = await call('POST', '/v1/jobs', job)) await sleep(200);
+    say({ accepted: token, pool, id, expected: code });
+    const settled = await call('GET', `/v1/jobs/${id}/settled`);
+    if (settled?.status === 200) say({ told: id, result: (settled.body as { result: unknown }).result });
   }
 }
 
-interface Job {
-  readonly id: string;
-  readonly pool: string;
-  readonly result: unknown;
-}
-
-/** A queue, but one that empties soon after the load has ended. */
-async function short(pool: string): Promise<void> {
-  while ((waiting.get(pool) ?? 0) >= 8) await sleep(200);
-}
-
-const waiting = new Map<string, number>();
-
-/** Tells each result that the daemon tells. */
-async function watch(): Promise<never> {
-  const told = new Set<string>();
-  for (;;) {
-    const { code, stdout } = await onejob('jobs', '--all', '--json', '--limit', '40');
-    const jobs = code === 0 ? (JSON.parse(stdout) as Job[]) : [];
-    for (const pool of pools) waiting.set(pool, jobs.filter((one) => one.pool === pool && one.result === null).length);
-    for (const { id, result } of jobs) {
-      if (result === null || told.has(id)) continue;
-      told.add(id);
-      say({ told: id, result });
-    }
-    await sleep(500);
+/** Somebody at a terminal. */
+async function person(): Promise<never> {
+  for (let n = 0; ; n += 1) {
+    const pool = pools[n % pools.length] ?? '';
+    const token = `${prefix}-${pool}-person-${n}`;
+    const expected = n % 3;
+    const words = ['run', '--no-workspace', '--pool', pool, '--name', token, '--', 'sh', '-c', script(token, expected)];
+    const code = await new Promise<number | null>((resolve) => {
+      const child = execFile('onejob', words, { cwd: '/' }, () => resolve(child.exitCode));
+    });
+    // 125: it could not be handed in, or it was lost.
+    if (code !== null && code !== 125) say({ ended: token, pool, code, expected });
+    else await sleep(1_000);
   }
 }
 
-await Promise.all([watch(), ...pools.map(clients)]);
+const lines = pools.flatMap((pool) => Array.from({ length: 5 }, (_, number) => client(pool, number)));
+await Promise.all([person(), ...lines]);
