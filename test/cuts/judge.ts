@@ -30,6 +30,8 @@ export interface Seen {
   readonly end: number | 'lost' | 'open' | (string & {});
   /** The code of its script; null when nobody was told that the job was accepted. */
   readonly expected: number | null;
+  /** Whoever waited for it at a terminal may have cancelled it: a reboot in order ends their command. */
+  readonly isAttended?: boolean;
 }
 
 export interface Story {
@@ -66,7 +68,7 @@ export function ownJobs(jobs: readonly JobView[], told: readonly Told[]): Seen[]
     .map(({ name, pool, state, result }) => {
       const token = name ?? '';
       const end = state !== 'done' || result === null ? 'open' : result.kind === 'code' ? result.code : result.kind;
-      return { token, pool, end, expected: expected.get(token) ?? null };
+      return { token, pool, end, expected: expected.get(token) ?? null, isAttended: token.includes('-person-') };
     });
 }
 
@@ -110,8 +112,8 @@ function listed(told: readonly Told[], jobs: readonly JobView[]): string[] {
 /** Each job has an end, and the right one: a cut loses no more jobs than there are agents. */
 function results(seen: readonly Seen[], { evidence, agents, interruptions }: Story): string[] {
   const [starts, ends] = [marks(evidence, 'start'), marks(evidence, 'end')];
-  const wrong = seen.flatMap(({ token, end, expected }): string[] => {
-    if (end === 'lost') return [];
+  const wrong = seen.flatMap(({ token, end, expected, isAttended = false }): string[] => {
+    if (end === 'lost' || (end === 'cancelled' && isAttended)) return [];
     if (end === 'open') return [`${token} has no end.`];
     if (typeof end === 'string') return [`${token} ended with "${end}".`];
     if (expected !== null && end !== expected) return [`${token} ended with code ${end} instead of ${expected}.`];
