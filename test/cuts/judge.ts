@@ -118,7 +118,9 @@ function results(seen: readonly Seen[], { evidence, agents, interruptions }: Sto
     if (typeof end === 'string') return [`${token} ended with "${end}".`];
     if (expected !== null && end !== expected) return [`${token} ended with code ${end} instead of ${expected}.`];
     const [began, ended] = [starts.get(token) ?? 0, ends.get(token) ?? 0];
-    return ended > 0 ? [] : [`${token} has the code ${end}, and its script ${began > 0 ? 'did not reach its end' : 'never began'}.`];
+    return ended > 0
+      ? []
+      : [`${token} has the code ${end}, and its script ${began > 0 ? 'did not reach its end' : 'never began'}.`];
   });
   const lost = count(seen.filter(({ end }) => end === 'lost').map(({ pool }) => pool));
   const many = [...lost].flatMap(([pool, jobs]) => {

@@ -72,7 +72,9 @@ async function prepare(host: Host, { config, files, secrets, ports }: LabOptions
   await host.sh('cp -r /mnt/test /root/lab/ && ln -s /root/onejob/ts /root/lab/src && ln -s /root/onejob/node_modules /root/lab/');
   // No Engine syncs an image that it imports: after a power cut its programs would be empty.
   await host.sh(`docker import -c 'CMD ["bash"]' /mnt/image.tar debian:stable-slim && sync`);
-  await host.sh('/root/onejob/install.sh && cp -p /mnt/etc/* /etc/onejob/ && onejob config check && onejob service install && sync');
+  await host.sh(
+    '/root/onejob/install.sh && cp -p /mnt/etc/* /etc/onejob/ && onejob config check && onejob service install && sync',
+  );
 }
 
 function labOf(host: Host): Lab {

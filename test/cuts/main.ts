@@ -149,6 +149,8 @@ const tree = treeHere();
 const date = new Date().toISOString();
 console.log(`${times} power cuts and reboots of the tree ${tree} with the seed ${seed}.`);
 await using all = new AsyncDisposableStack();
+for (const signal of ['SIGINT', 'SIGTERM'] as const)
+  process.once(signal, () => void all.disposeAsync().then(() => process.exit(2)));
 const services = await startServices(values.services.split(','), say);
 for (const service of services) all.use(service);
 const config = `defaults: { trust: { network: default } }

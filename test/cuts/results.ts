@@ -1,8 +1,7 @@
 /** What runs of `npm run test:cuts` came to, in a file that grows with each of them. */
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { writeFileSync } from 'node:fs';
 
 /** Jobs of a pool that have ended. */
 export interface PoolCounts {

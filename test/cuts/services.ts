@@ -90,7 +90,13 @@ async function buildkite(): Promise<Service> {
       return jobs.map((job): Seen => {
         const token = tokens.get(job.id) ?? '';
         const expected = Number(token.split('-').at(-1)) % 3;
-        const end = !isOver(job) ? 'open' : job.state === 'canceled' ? 'canceled' : job.exit === -1 ? 'lost' : (job.exit ?? 'no code');
+        const end = !isOver(job)
+          ? 'open'
+          : job.state === 'canceled'
+            ? 'canceled'
+            : job.exit === -1
+              ? 'lost'
+              : (job.exit ?? 'no code');
         return { token, pool, end, expected };
       });
     },
@@ -159,7 +165,10 @@ function giteaService(gitea: Gitea, way: string, service: string, token: string,
 
 /** Those that can be had here; `say` is told why another cannot. */
 export async function startServices(names: readonly string[], say: (text: string) => void): Promise<Service[]> {
-  const all = { buildkite: { lacks: lacksAgent, start: async () => [await buildkite()] }, gitea: { lacks: lacksGitea, start: giteas } };
+  const all = {
+    buildkite: { lacks: lacksAgent, start: async () => [await buildkite()] },
+    gitea: { lacks: lacksGitea, start: giteas },
+  };
   const found: Service[] = [];
   for (const [name, { lacks, start }] of Object.entries(all)) {
     if (!names.includes(name)) continue;

@@ -25,8 +25,7 @@ function moves(): string | null {
   for (const { name, slots, backoff } of (JSON.parse(said('onejob', 'status', '--json')) as StatusView).pools) {
     if (backoff !== null) return `${name} backs off: ${backoff.reason}`;
     const moving = slots.find(
-      ({ standby, agent, leaving }) =>
-        standby.state !== 'standby' || !['free', 'idle'].includes(agent.state) || leaving.length > 0,
+      ({ standby, agent, leaving }) => standby.state !== 'standby' || !['free', 'idle'].includes(agent.state) || leaving.length > 0,
     );
     if (moving !== undefined)
       return `${moving.name} has a standby ${moving.standby.state}, an agent ${moving.agent.state}, ${moving.leaving.length} leaving`;
