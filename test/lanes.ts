@@ -12,6 +12,7 @@ const beside = [
   'scripts/**/*.test.ts',
   'bench/**/*.test.ts',
   'tools/**/*.test.ts',
+  'test/cuts/**/*.test.ts',
   'test/hosts/setups.test.ts',
   'test/kit/**/*.test.ts',
   'test/mutants/**/*.test.ts',

@@ -16,6 +16,7 @@ import { promisify } from 'node:util';
 import { type Child, startChild } from '../support/child.ts';
 import { hasGo, inCache, madeOnce } from '../support/go-program.ts';
 import { buildEngines } from './engine.ts';
+import { openWire, type Wire } from './wire.ts';
 
 /** Named by what makes it, so that whoever changes that has it made anew. */
 function part(name: string, makers: readonly string[]): string {
@@ -73,6 +74,8 @@ export async function makeHost(): Promise<void> {
 export interface Host extends AsyncDisposable {
   /** A folder of this machine, which is the host's `/mnt`. */
   readonly share: string;
+  /** From its next boot on, programs in it reach that port of this machine's loopback at `wireAddress`. */
+  lend(port: number): Promise<void>;
   /** Boots it. Resolves once systemd has started everything. */
   boot(): Promise<void>;
   /** A shell in it, for a person. */
@@ -101,6 +104,7 @@ export function createHost(kept?: string, setup?: string): Host {
   linkSync(join(disk, 'image.tar'), join(share, 'image.tar'));
   if (setup !== undefined) writeFileSync(join(share, 'setup'), setup);
   if (kept === undefined) execFileSync('cp', ['--sparse=always', '--reflink=auto', join(disk, 'disk.ext4'), own]);
+  const wires: Wire[] = [];
   let power: { readonly first: number; readonly ended: Promise<void>; isOn: boolean } | null = null;
 
   async function boot(): Promise<void> {
@@ -118,6 +122,7 @@ export function createHost(kept?: string, setup?: string): Host {
       await sleep(20);
     }
     power = Object.assign(now, { ended });
+    for (const wire of wires) await wire.plug(now.first);
     for (let state = ''; !/^(running|degraded)/.test(state); await sleep(200)) {
       if (!now.isOn) throw new Error(`the machine did not boot:\n${look()}`);
       state = (await start('systemctl is-system-running --wait').ended).stdout;
@@ -150,7 +155,12 @@ export function createHost(kept?: string, setup?: string): Host {
     if (power === null) return;
     if (power.isOn) process.kill(power.first, 'SIGKILL');
     await power.ended;
+    await unplugged();
+  }
+
+  async function unplugged(): Promise<void> {
     power = null;
+    for (const wire of wires) await wire.unplug();
   }
 
   async function off(): Promise<void> {
@@ -159,16 +169,18 @@ export function createHost(kept?: string, setup?: string): Host {
     await start('systemctl poweroff').ended;
     await Promise.race([ended, sleep(90_000, null, { ref: false })]);
     if (power.isOn) throw new Error(`the machine does not switch itself off:\n${look()}`);
-    power = null;
+    await unplugged();
   }
 
   const look = (): string => `${readFileSync(log, 'utf8').slice(-2_000)}\nIts disk, console and share are in ${folder}.`;
 
   async function end(): Promise<void> {
     await cut();
+    for (const wire of wires) await wire[Symbol.asyncDispose]();
     if (process.env.ONEJOB_KEEP_HOST !== '1') rmSync(folder, { recursive: true, force: true });
   }
-  return { share, boot, shell, start, sh, cut, off, look, [Symbol.asyncDispose]: end };
+  const lend = async (port: number): Promise<void> => void wires.push(await openWire(port, join(folder, `${port}.sock`)));
+  return { share, lend, boot, shell, start, sh, cut, off, look, [Symbol.asyncDispose]: end };
 }
 
 if (import.meta.main) {

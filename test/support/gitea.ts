@@ -24,17 +24,19 @@ export interface GiteaJob extends Pick<Answered, 'id' | 'name' | 'status' | 'con
 export interface GiteaOptions {
   /** Address that sandboxes reach; default that of the Engine's default bridge. */
   readonly address?: string;
+  /** What it calls itself, if agents reach it at another address: its port is the same. Default `address`. */
+  readonly called?: string;
   /** Lines of `[actions]`, and whole sections after them. */
   readonly more?: string;
 }
 
-export async function startGitea({ address = bridgeAddress(), more = '' }: GiteaOptions = {}) {
+export async function startGitea({ address = bridgeAddress(), called = address, more = '' }: GiteaOptions = {}) {
   const dir = mkdtempSync(join(tmpdir(), 'gitea-'));
   const port = await freePort(address);
   const url = `http://${address}:${port}`;
   const conf = join(dir, 'app.ini');
   mkdirSync(join(dir, 'data'));
-  writeFileSync(conf, settings({ dir, address, port, more }));
+  writeFileSync(conf, settings({ dir, address, called, port, more }));
   const env = { PATH: process.env.PATH, HOME: dir, GITEA_WORK_DIR: dir };
   const run = (...args: string[]) =>
     execFileSync(giteaPrograms.server, ['--config', conf, ...args], { env, stdio: 'pipe' }).toString();
@@ -87,6 +89,7 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
 
   const gitea = {
     url,
+    port,
     token,
     api,
     dir,
@@ -190,8 +193,8 @@ async function freePort(host: string): Promise<number> {
   return typeof address === 'object' && address !== null ? address.port : 0;
 }
 
-function settings(of: { readonly dir: string; readonly address: string; readonly port: number; readonly more: string }): string {
-  const { dir, address, port, more } = of;
+function settings(of: Required<GiteaOptions> & { readonly dir: string; readonly port: number }): string {
+  const { dir, address, called, port, more } = of;
   return `APP_NAME = test
 RUN_MODE = prod
 RUN_USER = root
@@ -201,7 +204,7 @@ I_AM_BEING_UNSAFE_RUNNING_AS_ROOT = true
 PROTOCOL = http
 HTTP_ADDR = ${address}
 HTTP_PORT = ${port}
-ROOT_URL = http://${address}:${port}/
+ROOT_URL = http://${called}:${port}/
 STATIC_ROOT_PATH = ${join(giteaPrograms.folder, 'static')}
 APP_DATA_PATH = ${dir}/data
 DISABLE_SSH = true

@@ -64,7 +64,8 @@ RUN : for an Engine that limits single containers; set -eu; \
       '    $config =~ s/\{"destination":"\Q$path\E"[^}]*\}/$bound/;' \
       '    $config =~ s/"readonlyPaths":\[[^\]]*\]/"readonlyPaths":[]/ if $path eq "/proc";' \
       '  }' \
-      '  open(my $out, ">", "$bundle/config.json") && print($out $config) && close($out) or die "config.json: $!\n";' \
+      '  open(my $out, ">", "$bundle/config.json") or die "config.json: $!\n";' \
+      '  print($out $config) && close($out) or die "config.json: $!\n";' \
       '}' \
       'exec("/usr/sbin/runc", @ARGV) or die "runc: $!\n";' >runc; \
     chmod 755 docker-proxy runc

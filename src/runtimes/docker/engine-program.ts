@@ -57,7 +57,7 @@ for try in 1 2 3 4 5; do
 while read -r one; do echo "$one" >own/cgroup.procs; done <cgroup.procs 2>/dev/null;
 sed "s/^/+/; s/ / +/g" cgroup.controllers >cgroup.subtree_control 2>/dev/null && break;
 done; cd /;
-unset ROOTLESSKIT_STATE_DIR; PATH=${inEngine.limiting}:$PATH; MIRRORS="$MIRRORS --exec-opt native.cgroupdriver=cgroupfs"; };
+unset ROOTLESSKIT_STATE_DIR; PATH=${inEngine.limiting}:$PATH; MIRRORS="$MIRRORS --exec-opt native.cgroupdriver=cgroupfs --add-runtime limiting=${inEngine.limiting}/runc --default-runtime limiting"; };
 [ -d ${inEngine.storage}/docker ] || [ ! -d ${inEngine.ready}/seed ] || {
 rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker || exit 1; };
 exec 3<&9 9<&-; export LISTEN_PID=$$;

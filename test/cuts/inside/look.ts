@@ -1,0 +1,79 @@
+/**
+ * Runs in the host under test: waits until nothing moves any more, and prints what is there, as JSON of `Look`.
+ *
+ *     node look.ts SECONDS
+ */
+import { execFileSync } from 'node:child_process';
+import { DatabaseSync } from 'node:sqlite';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { JobView, StatusView } from '../../../src/contract/schema.ts';
+import { databaseName } from '../../../src/store/directory.ts';
+import { census } from '../../support/census.ts';
+import type { Look } from '../judge.ts';
+
+const stateDir = '/var/lib/onejob';
+
+const said = (command: string, ...words: string[]): string =>
+  execFileSync(command, words, { encoding: 'utf8', maxBuffer: 2 ** 28, stdio: ['ignore', 'pipe', 'pipe'] });
+
+/** What still moves, as a sentence's end; null at rest: each slot has its next sandbox, and no job is left. */
+function moves(): string | null {
+  const state = said('systemctl', 'show', '-P', 'ActiveState', 'onejob').trim();
+  if (state !== 'active') return `the service is ${state}`;
+  const open = JSON.parse(said('onejob', 'jobs', '--json')) as JobView[];
+  if (open.length > 0) return `${open.length} jobs have not ended, such as ${open[0]?.id} (${open[0]?.state})`;
+  for (const { name, slots, backoff } of (JSON.parse(said('onejob', 'status', '--json')) as StatusView).pools) {
+    if (backoff !== null) return `${name} backs off: ${backoff.reason}`;
+    const moving = slots.find(
+      ({ standby, agent, leaving }) => standby.state !== 'standby' || !['free', 'idle'].includes(agent.state) || leaving.length > 0,
+    );
+    if (moving !== undefined)
+      return `${moving.name} has a standby ${moving.standby.state}, an agent ${moving.agent.state}, ${moving.leaving.length} leaving`;
+  }
+  return null;
+}
+
+/** The same while the daemon is not up yet. */
+function stillMoves(): string | null {
+  try {
+    return moves();
+  } catch (error) {
+    return error instanceof Error ? error.message : String(error);
+  }
+}
+
+async function untilRest(seconds: number): Promise<string | null> {
+  for (const until = performance.now() + seconds * 1_000; ; await sleep(500)) {
+    const why = stillMoves();
+    if (why === null || performance.now() > until) return why;
+  }
+}
+
+function integrity(): string {
+  const database = new DatabaseSync(`${stateDir}/${databaseName}`, { readOnly: true, timeout: 5_000 });
+  try {
+    return database
+      .prepare('PRAGMA integrity_check')
+      .all()
+      .map((row) => Object.values(row).join(' '))
+      .join('; ');
+  } finally {
+    database.close();
+  }
+}
+
+const restless = await untilRest(Number(process.argv[2]));
+const { rows, blind } = await census({ stateDir });
+const look: Look = {
+  restless,
+  jobs: JSON.parse(said('onejob', 'jobs', '--all', '--json', '--limit', '100000')) as JobView[],
+  // How many processes a sandbox has is its own matter.
+  things: rows.filter(({ kind }) => kind !== 'process').map(({ kind, id, detail }) => ({ kind, id, detail })),
+  blind,
+  integrity: integrity(),
+  restarts: Number(said('systemctl', 'show', '-P', 'NRestarts', 'onejob')),
+  disk: said('dmesg')
+    .split('\n')
+    .filter((line) => /EXT4-fs (error|warning)|I\/O error/.test(line)),
+};
+console.log(JSON.stringify(look));
