@@ -238,3 +238,8 @@ it.each<[string, Parameters<typeof deviceEvidence>[0][number], Partial<DeviceEvi
 ])('finds %s in a proof', (_, one, found) => {
   expect(deviceEvidence([one])).toEqual({ ...healthy, ...found });
 });
+
+it('names the configuration where a host can never give a pool what it asks for', () => {
+  const { kind, why } = judgeEnding(own(failed('E_NO_CONTAINERS', false)), healthy);
+  expect([kind, why]).toEqual(['infrastructure', 'the configuration of its pool does not fit this host']);
+});

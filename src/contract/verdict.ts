@@ -101,7 +101,9 @@ function judgeResult(ending: Ending): Verdict {
       const isAway = isEngineAway(failure) || awayCodes.has(failure.code);
       const isEithers = (ending.ownRecipe || isJobsOwn(failure)) && !isAway;
       const kind = own ? 'code' : isEithers ? 'unknown' : 'infrastructure';
-      return { kind, why: 'the job could not be started', evidence: [`${failure.code}: ${failure.message}`] };
+      const isUnfit = failure.code === 'E_NO_CONTAINERS';
+      const why = isUnfit ? 'the configuration of its pool does not fit this host' : 'the job could not be started';
+      return { kind, why, evidence: [`${failure.code}: ${failure.message}`] };
     }
     default:
       return judgeExit(result, ending);

@@ -22,7 +22,7 @@ export function whyLost(result: JobResult | null, pool: PoolConfig | undefined):
     case 'lost':
       return `This job was lost: ${result.reason}. ${notTheJobs}`;
     case 'unstartable':
-      return `This job was lost: ${result.failure.message} ${notTheJobs}`;
+      return `This job was lost: ${result.failure.message} ${result.failure.code === 'E_NO_CONTAINERS' ? notFitting : notTheJobs}`;
     case 'code':
       return `This job was lost: its agent ended with exit code ${result.code}, and did not report how the job ended.`;
     case 'signal':
@@ -38,6 +38,9 @@ function outOfMemory(pool: PoolConfig | undefined): string {
 
 /** The verdict `infrastructure`, for the page of a job. */
 const notTheJobs = 'The infrastructure is to blame, not the job.';
+
+/** The same for a host that can never give the pool what it asks for. */
+const notFitting = 'The configuration of its pool is to blame, not the job.';
 
 /** Why a running job is ended, as a sentence for its log; null: the service knows it. */
 export function whyEnding(why: StopReason, pool: PoolConfig | undefined): string | null {
