@@ -50,7 +50,7 @@ RUN : users whose ids nobody else has; set -eu; \
 RUN : for an Engine that limits single containers; set -eu; \
     mkdir -p /usr/local/lib/onejob; cd /usr/local/lib/onejob; \
     printf '%s\n' '#!/bin/sh' \
-      'ROOTLESSKIT_STATE_DIR=$XDG_RUNTIME_DIR/rootlesskit exec rootlesskit-docker-proxy "$@"' >docker-proxy; \
+      'ROOTLESSKIT_STATE_DIR=$XDG_RUNTIME_DIR/rootlesskit exec rootlesskit-docker-proxy "$@"' >publish; \
     printf '%s\n' '#!/usr/bin/perl' \
       'use strict; use warnings;' \
       'my ($bundle) = map { $ARGV[$_] eq "--bundle" ? $ARGV[$_ + 1] : () } 0 .. $#ARGV - 1;' \
@@ -68,6 +68,6 @@ RUN : for an Engine that limits single containers; set -eu; \
       '  print($out $config) && close($out) or die "config.json: $!\n";' \
       '}' \
       'exec("/usr/sbin/runc", @ARGV) or die "runc: $!\n";' >runc; \
-    chmod 755 docker-proxy runc
+    chmod 755 publish runc
 ARG BASE_USER=0
 USER ${BASE_USER}

@@ -51,13 +51,13 @@ while IFS=: read -r _ kind _; do
 [ "$kind" ] && mkdir "/sys/fs/cgroup/\${kind#name=}" && mount -t cgroup -o "$kind" cgroup "/sys/fs/cgroup/\${kind#name=}";
 done </proc/self/cgroup;
 [ "$(ls /sys/fs/cgroup)" ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup;
-[ ! -w /sys/fs/cgroup/cgroup.procs ] || {
+[ ! -w /sys/fs/cgroup/cgroup.procs ] || [ ! -x ${inEngine.limiting}/runc ] || {
 cd /sys/fs/cgroup; mkdir -p own;
 for try in 1 2 3 4 5; do
 while read -r one; do echo "$one" >own/cgroup.procs; done <cgroup.procs 2>/dev/null;
 sed "s/^/+/; s/ / +/g" cgroup.controllers >cgroup.subtree_control 2>/dev/null && break;
 done; cd /;
-unset ROOTLESSKIT_STATE_DIR; PATH=${inEngine.limiting}:$PATH; MIRRORS="$MIRRORS --exec-opt native.cgroupdriver=cgroupfs --add-runtime limiting=${inEngine.limiting}/runc --default-runtime limiting"; };
+unset ROOTLESSKIT_STATE_DIR; MIRRORS="$MIRRORS --exec-opt native.cgroupdriver=cgroupfs --userland-proxy-path ${inEngine.limiting}/publish --add-runtime limiting=${inEngine.limiting}/runc --default-runtime limiting"; };
 [ -d ${inEngine.storage}/docker ] || [ ! -d ${inEngine.ready}/seed ] || {
 rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker || exit 1; };
 exec 3<&9 9<&-; export LISTEN_PID=$$;
