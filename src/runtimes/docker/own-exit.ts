@@ -1,6 +1,6 @@
 /**
  * How a sandbox in an engine of its own has ended: a file of this host next to its output, which no job can write. It is on disk before the
- * container of the engine is ended, so that anyone who comes afterwards, also after a power cut, tells the same end.
+ * container of the engine is ended, so that a manager that comes afterwards, also after a power cut, tells the same end.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
