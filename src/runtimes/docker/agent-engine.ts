@@ -183,7 +183,7 @@ export class AgentEngine {
     if (id === null) return exit;
     // An Engine also counts what the limit of a single container of the job has ended.
     const isOver = await this.#within(async (signal) => {
-      const group = await this.#group(signal);
+      const group = await this.#group(signal).catch(() => null);
       const isLimit = group === null ? null : await hasReachedLimit(group);
       return isLimit ?? engine.hasExceededMemory(id, signal);
     }).catch(() => false);

@@ -115,8 +115,6 @@ export class DockerRuntime implements Runtime {
   readonly #containers: Containers;
   readonly #givers: Givers;
   readonly #prepare: Runtime['prepare'];
-  /** Whether nothing of earlier managers is left that `list` does not see. */
-  #isSwept = false;
   /** Folder of the Engine; null until it was asked. */
   #engineRoot: string | null = null;
 
@@ -194,7 +192,6 @@ export class DockerRuntime implements Runtime {
   }
 
   async prepare(spec: SandboxSpec, progress: Progress, signal: AbortSignal, chosen?: (made: Made) => void): Promise<Made> {
-    this.#isSwept = true;
     const made = await this.#prepare(spec, progress, signal, chosen);
     const id = this.#containers.recall(spec.agent);
     if (id !== null && !(await this.#engine.isPodman(signal))) void this.#inputs.ahead(id);
@@ -248,7 +245,6 @@ export class DockerRuntime implements Runtime {
     const exits = this.#exits;
     const listed = await this.#listed(signal);
     await this.#givers.sweep(listed);
-    await this.#removeStrayVolumes(signal);
     exits.sawAlive(listed.filter(({ State }) => alive.includes(State)).map(({ Id }) => Id));
     const ended = listed.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
     const inspected = (await Promise.all(ended.map(({ Id }) => this.#engine.inspect(Id, signal)))).filter((one) => one !== null);
@@ -289,24 +285,9 @@ export class DockerRuntime implements Runtime {
     const there = await Promise.all((await this.#listed(signal)).map(({ Id }) => engine.inspect(Id, signal)));
     if (there.some((container) => container !== null)) return;
     // Containers that somebody removed without their volumes leave these behind.
-    await this.#removeVolumes([], signal);
+    const volumes = await engine.danglingVolumes([`${labels.owner}=${this.options.owner}`], signal);
+    for (const name of volumes) await engine.removeVolume(name);
     await this.#networks.sweep(signal);
-  }
-
-  /**
-   * Those of sandboxes that are gone: an Engine syncs a volume before its container, so a power cut may leave it alone. Only before the
-   * first sandbox is made; what fails is tried again by the next manager.
-   */
-  async #removeStrayVolumes(signal: AbortSignal): Promise<void> {
-    if (this.#isSwept) return;
-    this.#isSwept = true;
-    await this.#removeVolumes([labels.agent], signal).catch(() => {});
-  }
-
-  /** Of ours, with these labels, if no container uses them. */
-  async #removeVolumes(more: readonly string[], signal: AbortSignal): Promise<void> {
-    const found = await this.#engine.danglingVolumes([`${labels.owner}=${this.options.owner}`, ...more], signal);
-    for (const name of found) await this.#engine.removeVolume(name);
   }
 
   async usage(agent: AgentId, signal: AbortSignal): Promise<number | null> {

@@ -156,14 +156,6 @@ test('a folder that was never finished, or only partly removed, is swept', async
   expect(leftoversOf(dir, owner)).toEqual([]);
 });
 
-test('what a power cut left of a sandbox that was being made is removed by the first look of the next manager', async () => {
-  const { agent } = await standby();
-  await mkdir(join(dir, 'agents/.new-a/log'), { recursive: true });
-  const next = await createProcessRuntime({ owner, dir });
-  expect((await next.list(never)).map((one) => one.agent)).toEqual([agent]);
-  expect(readdirSync(join(dir, 'agents'))).toEqual([agent]);
-});
-
 test('a damaged folder is reported as lost, and removed', async () => {
   mkdirSync(join(dir, 'agents/torn'));
   writeFileSync(join(dir, 'agents/torn/spec.json'), '{"owner":');

@@ -50,7 +50,6 @@ class ProcessRuntime implements Runtime {
   readonly #host: ProcessHost;
   /** Agents whose sandboxes are being made or removed. */
   readonly #busy = new Set<AgentId>();
-  #isSwept = false;
 
   constructor(host: ProcessHost) {
     this.#host = host;
@@ -134,9 +133,6 @@ class ProcessRuntime implements Runtime {
   }
 
   async list(): Promise<SandboxSeen[]> {
-    // Nobody knows the agent of a sandbox that a power cut, or the end of a manager, has left half made.
-    if (!this.#isSwept) await this.sweep().catch(() => {});
-    this.#isSwept = true;
     const seen: SandboxSeen[] = [];
     for (const agent of await agentsIn(this.#host.at)) {
       const about = readIntent(this.#host.at, agent);

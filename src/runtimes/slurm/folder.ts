@@ -42,13 +42,9 @@ const intent = z.object({
 /** What was decided about a sandbox before Slurm was asked. */
 export type Intent = z.infer<typeof intent>;
 
-/** Begins the name of a folder that is being made. */
-const unfinished = '.new-';
-
 /** The folders of one owner. */
 export class AgentFolders {
   readonly #agents: string;
-  #isSwept = false;
   /** Where agents begin and end. */
   readonly marks: string;
   /** Programs that agents need. */
@@ -80,8 +76,7 @@ export class AgentFolders {
   /** Makes the folder with these files, in one step; without any, what the job may write is elsewhere. */
   async make(about: Intent, files: Readonly<Record<string, string>>): Promise<void> {
     await this.open();
-    this.#isSwept = true;
-    const draft = join(this.#agents, `${unfinished}${about.agent}`);
+    const draft = join(this.#agents, `.new-${about.agent}`);
     await mkdir(join(draft, 'log'), { recursive: true, mode: 0o700 });
     if (Object.keys(files).length > 0) {
       for (const name of ['work', 'home', 'tmp']) await mkdir(join(draft, name), { recursive: true, mode: 0o755 });
@@ -114,12 +109,7 @@ export class AgentFolders {
   /** @throws OnejobError E_SANDBOX_UNREAD if that cannot be read: then nothing is known (S6) */
   async agents(): Promise<AgentId[]> {
     try {
-      const names = await readdir(this.#agents);
-      // Nobody knows the agent of a folder that a power cut, or the end of a manager, has left half made.
-      const drafts = this.#isSwept ? [] : names.filter((name) => name.startsWith(unfinished));
-      this.#isSwept = true;
-      for (const name of drafts) await removeTree(join(this.#agents, name));
-      return names.filter((name) => !name.startsWith('.'));
+      return (await readdir(this.#agents)).filter((name) => !name.startsWith('.'));
     } catch (error) {
       const folder = join(this.#agents, '../..');
       if (codeOf(error) === 'EACCES')
