@@ -22,7 +22,7 @@ const sayNothing: Readonly<Record<string, string>> = {
 interface Suite {
   readonly project: string;
   readonly files: readonly string[];
-  /** Its user; root if there is none. It lingers, so it has a systemd of its own. */
+  /** The user that runs it; root by default. It lingers, so systemd keeps a manager for it. */
   readonly user?: string;
   /** Run by root before. */
   readonly before?: string;
