@@ -18,7 +18,7 @@ const maker = join(import.meta.dirname, 'engine-base.sh');
 const dockerfile = join(import.meta.dirname, '../../src/images/dockerfiles/engine.Dockerfile');
 
 /** Named by what decides about its packages. */
-const archive = inCache(
+export const engineBase = inCache(
   `engine-base-${createHash('sha256').update(readFileSync(maker)).update(readFileSync(dockerfile)).digest('hex').slice(0, 12)}.tar`,
 );
 
@@ -40,7 +40,7 @@ COPY --from=all /c/ /
 
 /** Why it is not there, as a sentence's end; null when it is. */
 export function lacksEngineBase(): string | null {
-  return existsSync(archive) ? null : `nothing at ${archive}; ${cannotMake() ?? 'run "npm run image:engine" once'}`;
+  return existsSync(engineBase) ? null : `nothing at ${engineBase}; ${cannotMake() ?? 'run "npm run image:engine" once'}`;
 }
 
 /** Why it cannot be made here, as a sentence's end; null when it can. */
@@ -53,8 +53,8 @@ function cannotMake(): string | null {
 
 /** Makes it if it is missing and can be made; why it is still missing, as a sentence's end. @throws Error with what the script said */
 export async function makeEngineBase(): Promise<string | null> {
-  if (existsSync(archive) || cannotMake() !== null) return lacksEngineBase();
-  await madeOnce(archive, async (half) => {
+  if (existsSync(engineBase) || cannotMake() !== null) return lacksEngineBase();
+  await madeOnce(engineBase, async (half) => {
     const words = ['--mount', '--propagation', 'private', maker, half];
     await promisify(execFile)('unshare', words, { maxBuffer: 2 ** 26 }).catch(
       (error: Error & { stdout: string; stderr: string }) => {
@@ -68,7 +68,7 @@ export async function makeEngineBase(): Promise<string | null> {
 /** Brings it to an Engine that has the other test images, and makes `clientImage` of it. */
 export async function loadEngineBase(engine: Engine): Promise<void> {
   const query = new URLSearchParams({ fromSrc: '-', ...name });
-  await done(await engine.stream('POST', `/images/create?${query}`, createReadStream(archive)));
+  await done(await engine.stream('POST', `/images/create?${query}`, createReadStream(engineBase)));
   await build(engine, clientImage, client);
 }
 
@@ -95,6 +95,6 @@ async function done(answer: Awaited<ReturnType<Engine['stream']>>): Promise<void
 if (import.meta.main) {
   const from = Date.now();
   const why = await makeEngineBase();
-  if (why === null) console.log(`${archive} (${Math.round((Date.now() - from) / 1000)} s)`);
+  if (why === null) console.log(`${engineBase} (${Math.round((Date.now() - from) / 1000)} s)`);
   else console.log(`Tests with engines of agents are skipped: ${why}.`);
 }
