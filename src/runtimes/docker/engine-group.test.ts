@@ -2,7 +2,7 @@ import { mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
-import { delegate, groupOf, hasReachedLimit } from './engine-group.ts';
+import { delegate, groupOf, hasReachedLimit, limitsObstacle } from './engine-group.ts';
 
 const id = 'ab'.repeat(32);
 
@@ -46,9 +46,24 @@ describe('the control group of a container', () => {
     for (const name of ['cgroup.procs', 'cgroup.threads', 'cgroup.subtree_control', 'cgroup.max.descendants', 'memory.max'])
       writeFileSync(join(group, name), '');
     const { uid } = statSync(group);
-    await delegate(group, uid);
+    // Only root gives files away.
+    const owner = uid === 0 ? 12_345 : uid;
+    await delegate(group, owner);
+    for (const name of ['.', 'cgroup.procs', 'cgroup.threads', 'cgroup.subtree_control'])
+      expect.soft(statSync(join(group, name)).uid, name).toBe(owner);
     expect(readFileSync(join(group, 'cgroup.max.descendants'), 'utf8')).toBe('2000');
     expect(statSync(join(group, 'memory.max')).uid).toBe(uid);
+  });
+
+  test.each([
+    ['version 1 of control groups', 0, 'cgroup.procs', 'this host has version 1 of control groups'],
+    ['onejob without root', 1000, 'cgroup.controllers', 'onejob is not root'],
+    ['version 2', 0, 'cgroup.controllers', null],
+  ])('limits single containers with version 2 and as root: %s', (_, user, file, why) => {
+    const root = folder();
+    mkdirSync(join(root, 'sys/fs/cgroup'), { recursive: true });
+    writeFileSync(join(root, 'sys/fs/cgroup', file), '');
+    expect(limitsObstacle(root, user)).toBe(why);
   });
 
   test.each([

@@ -3,6 +3,7 @@
  * the limits of single ones hold, as systemd delegates a group to a user (kernel documentation, cgroup-v2, "Delegation"). The limits of
  * the group itself stay root's.
  */
+import { existsSync } from 'node:fs';
 import { chown, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
@@ -21,6 +22,12 @@ export async function groupOf(id: string, pid: number, root = '/'): Promise<stri
   const names = /^0::\/(.*)\n$/.exec(said)?.[1]?.split('/') ?? [];
   const at = names.findIndex((name) => name.includes(id));
   return at === -1 ? null : join(root, 'sys/fs/cgroup', ...names.slice(0, at + 1));
+}
+
+/** Why the limits of single containers of a job cannot hold on this host, as the end of a sentence; null if they can. */
+export function limitsObstacle(root = '/', user = process.getuid?.()): string | null {
+  if (!existsSync(join(root, 'sys/fs/cgroup/cgroup.controllers'))) return 'this host has version 1 of control groups';
+  return user === 0 ? null : 'onejob is not root';
 }
 
 /** @throws Error if this user may not do it */

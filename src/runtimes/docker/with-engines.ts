@@ -40,6 +40,7 @@ import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
 import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
 import { cardsObstacle, cardsOf, specFolders } from './engine-cards.ts';
+import { limitsObstacle } from './engine-group.ts';
 import { engineUsers, inEngine } from './engine-program.ts';
 import { ImageStore, type ReadyImage } from './image-store.ts';
 import { engineBody, outside, specInside, userFor } from './own-engine.ts';
@@ -111,7 +112,16 @@ export class WithEngines implements Runtime {
     if (why !== null) return [...found, problem('containers', `Pools cannot use containers: ${why}.`, hint)];
     const noCards = this.#wants.devices === true ? await cardsObstacle(this.#wants.specs) : null;
     if (noCards !== null) found.push(problem('containers', `Pools with containers cannot have devices: ${noCards}.`));
-    return [...found, fine('containers', 'Pools may use containers: its kernel lets their engines make user namespaces.')];
+    const limits = limitsObstacle();
+    const single =
+      limits === null
+        ? 'Limits of single containers of a job hold.'
+        : `Limits of single containers of a job ("docker run -m") are ignored, because ${limits}; those of its pool hold.`;
+    return [
+      ...found,
+      fine('containers', 'Pools may use containers: its kernel lets their engines make user namespaces.'),
+      fine('containers', single),
+    ];
   }
 
   async imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
