@@ -26,12 +26,13 @@ export interface Gap {
   readonly back: Stats;
 }
 
-/** A queue of jobs on one slot, each a second long, so that a standby is there when it ends. */
-export async function gap(jobs: number, dir: string): Promise<Gap> {
-  await using proxy = await engineProxy(join(dir, 'p.sock'), machineSocket);
+/** A queue of jobs on one slot, each a second long, so that a standby is there when it ends. `engine`: socket. */
+export async function gap(jobs: number, dir: string, engine = machineSocket): Promise<Gap> {
+  await using proxy = await engineProxy(join(dir, 'p.sock'), engine);
   await using home = await onejob({
     config: config({ runtime: 'docker', agents: 1 }),
     env: { DOCKER_HOST: `unix://${proxy.socket}` },
+    engine,
   });
   await home.up();
   await untilIdle(home.api);
@@ -57,7 +58,7 @@ export async function gap(jobs: number, dir: string): Promise<Gap> {
   const frames = proxy.passed.filter((one) => one.what === 'frame').map((one) => performance.timeOrigin + one.at);
   const deaths = proxy.passed.filter((one) => one.what === 'die').map((one) => performance.timeOrigin + one.at);
   const whole: number[] = [];
-  const engine: number[] = [];
+  const engines: number[] = [];
   const ours: number[] = [];
   const back: number[] = [];
   for (const [n, { last }] of said.slice(0, -1).entries()) {
@@ -66,16 +67,20 @@ export async function gap(jobs: number, dir: string): Promise<Gap> {
     const frame = died === undefined ? undefined : frames.find((at) => at > died);
     if (next === undefined || died === undefined || frame === undefined || frame > next.first) continue;
     whole.push(next.first - last);
-    engine.push(died - last);
+    engines.push(died - last);
     ours.push(frame - died);
     back.push(next.first - frame);
   }
-  return { whole: stats(whole), engine: stats(engine), ours: stats(ours), back: stats(back) };
+  return { whole: stats(whole), engine: stats(engines), ours: stats(ours), back: stats(back) };
 }
 
-/** Submit on an open connection until the first byte is here, warm agent, no workspace. ms */
-export async function submitToFirstByte(rounds: number): Promise<Stats> {
-  await using home = await onejob({ config: config({ runtime: 'docker', agents: 1 }) });
+/** Submit on an open connection until the first byte is here, warm agent, no workspace. ms. `engine`: socket. */
+export async function submitToFirstByte(rounds: number, engine = machineSocket): Promise<Stats> {
+  await using home = await onejob({
+    engine,
+    config: config({ runtime: 'docker', agents: 1 }),
+    env: { DOCKER_HOST: `unix://${engine}` },
+  });
   await home.up();
   const times: number[] = [];
   for (let n = 0; n < rounds; n++) {
@@ -96,8 +101,9 @@ export interface Throughput extends AsyncDisposable {
   measure(jobs: number): Promise<number>;
 }
 
-export async function throughput(): Promise<Throughput> {
-  const home = await onejob({ config: config({ runtime: 'docker', agents: 4 }) });
+/** `engine`: socket. */
+export async function throughput(engine = machineSocket): Promise<Throughput> {
+  const home = await onejob({ engine, config: config({ runtime: 'docker', agents: 4 }), env: { DOCKER_HOST: `unix://${engine}` } });
   await home.up();
   return {
     async measure(jobs) {

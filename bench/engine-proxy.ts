@@ -35,7 +35,7 @@ export async function engineProxy(socket: string, engine: string): Promise<Engin
     upstream.on('data', (bytes) => {
       const at = performance.now();
       client.write(bytes);
-      for (const _ of bytes.toString('latin1').matchAll(/"status":"die"/g)) passed.push({ what: 'die', at });
+      for (const _ of bytes.toString('latin1').matchAll(/"Action":"die"/g)) passed.push({ what: 'die', at });
     });
     client.on('end', () => upstream.end());
     upstream.on('end', () => client.end());

@@ -8,6 +8,7 @@ import { cloudDecision, cloudIdle, cloudMemory } from './cloud.ts';
 import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { dashboardFigure } from './dashboard.ts';
+import { engine29 } from './engine-29.ts';
 import { floor } from './floor.ts';
 import { giteaGaps } from './gitea.ts';
 import { gitlabGaps } from './gitlab.ts';
@@ -356,6 +357,37 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         info(
           'the raw loop, one at a time',
           `${one.cyclesPerSecond} cycles/s; create ${one.create.p50}, start ${one.start.p50}, remove ${one.remove.p50} ms p50`,
+        ),
+      ],
+    };
+  },
+
+  engine29: async ({ quick, dir }) => {
+    const data = await engine29(quick ? { jobs: 5, pairs: 2 } : { jobs: 60, pairs: 8 }, dir);
+    const beside = (of: (side: 'today' | 'machine') => string): string => `${of('today')}; ${of('machine')}`;
+    const name = `Docker Engine ${data.version}; the machine's, in the same run`;
+    return {
+      data,
+      lines: [
+        info(
+          `${name}: gap to the next job`,
+          beside((side) => `${data.gap[side].whole.p50} ms`),
+        ),
+        info(
+          'of it the Engine: until the die event is here',
+          beside((side) => `${data.gap[side].engine.p50} ms p50`),
+        ),
+        info(
+          'of it ours: die event received to frame written',
+          beside((side) => `${data.gap[side].ours.p50} ms p50`),
+        ),
+        info(
+          'submit (connected) to first output byte',
+          beside((side) => `${data.submit[side].p50} ms p50`),
+        ),
+        info(
+          'jobs of `true` against the raw loop on the same Engine, in turn',
+          beside((side) => ratioText(data.throughput[side])),
         ),
       ],
     };

@@ -55,6 +55,13 @@ export function lacksHost(): string | null {
 
 const run = promisify(execFile);
 
+/** Folder with the programs of the Engines that are built here, each below its number; made if they are missing. */
+export async function builtEngines(): Promise<string> {
+  const { engine } = parts();
+  await madeOnce(engine, buildEngines);
+  return engine;
+}
+
 /** Makes what is missing: half an hour on two cores. @throws Error with what a script said */
 export async function makeHost(): Promise<void> {
   const shell = async (script: string, ...words: string[]) => {
@@ -64,10 +71,10 @@ export async function makeHost(): Promise<void> {
       throw new Error(`${script} failed:\n${error.stdout.slice(-2_000)}${error.stderr.slice(-2_000)}`);
     });
   };
-  const { kernel, engine, disk } = parts();
+  const { kernel, disk } = parts();
   await madeOnce(kernel, (half) => shell('kernel.sh', half));
   if (existsSync(disk)) return;
-  await madeOnce(engine, buildEngines);
+  const engine = await builtEngines();
   await madeOnce(disk, (half) => shell('disk.sh', half, engine));
 }
 
