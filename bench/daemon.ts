@@ -36,25 +36,7 @@ export async function gap(jobs: number, dir: string, engine = machineSocket): Pr
   });
   await home.up();
   await untilIdle(home.api);
-  // The last jobs say nothing for minutes, and their followers are there from the start.
-  const follower = createClient({ socket: home.socket, version: 'bench', patience: 3_600_000 });
-  // The first words and the last of each job are the time; nothing but builtins runs between the last and the end.
-  const command = ['bash', '-c', 'echo $EPOCHREALTIME; sleep 1; echo $EPOCHREALTIME'];
-  const ids: string[] = [];
-  for (let n = 0; n < jobs; n++) ids.push((await home.api.submit({ ...bare, command })).id);
-  const said = await Promise.all(
-    ids.map(async (id) => {
-      let text = '';
-      let at: number | null = null;
-      for await (const piece of follower.logs({ job: id }, { follow: true })) {
-        at ??= wall();
-        text += Buffer.from(piece.bytes).toString();
-      }
-      const [, last] = text.trim().split('\n');
-      return { first: at ?? Number.NaN, last: Number(last) * 1000 };
-    }),
-  );
-  for (const id of ids) await done(home.api, id);
+  const said = await saying(home, null, jobs);
   const frames = proxy.passed.filter((one) => one.what === 'frame').map((one) => performance.timeOrigin + one.at);
   const deaths = proxy.passed.filter((one) => one.what === 'die').map((one) => performance.timeOrigin + one.at);
   const whole: number[] = [];
@@ -72,6 +54,30 @@ export async function gap(jobs: number, dir: string, engine = machineSocket): Pr
     back.push(next.first - frame);
   }
   return { whole: stats(whole), engine: stats(engines), ours: stats(ours), back: stats(back) };
+}
+
+/** A queue of jobs of a second each: when the first byte of each was at a client, and its last instruction ran. ms */
+export async function saying(home: Home, pool: string | null, jobs: number): Promise<readonly { first: number; last: number }[]> {
+  // The last jobs say nothing for minutes, and their followers are there from the start.
+  const follower = createClient({ socket: home.socket, version: 'bench', patience: 3_600_000 });
+  // The first words and the last of each job are the time; nothing but builtins runs between the last and the end.
+  const command = [pool === null ? 'bash' : 'sh', '-c', 'echo $EPOCHREALTIME; sleep 1; echo $EPOCHREALTIME'];
+  const ids: string[] = [];
+  for (let n = 0; n < jobs; n++) ids.push((await home.api.submit({ pool, command })).id);
+  const said = await Promise.all(
+    ids.map(async (id) => {
+      let text = '';
+      let at: number | null = null;
+      for await (const piece of follower.logs({ job: id }, { follow: true })) {
+        at ??= wall();
+        text += Buffer.from(piece.bytes).toString();
+      }
+      const [, last] = text.trim().split('\n');
+      return { first: at ?? Number.NaN, last: Number(last) * 1000 };
+    }),
+  );
+  for (const id of ids) await done(home.api, id);
+  return said;
 }
 
 /** Submit on an open connection until the first byte is here, warm agent, no workspace. ms. `engine`: socket. */

@@ -5,6 +5,7 @@ import { defaultImage } from '../test/support/require.ts';
 import { azureGap, azurePolls } from './azure.ts';
 import { buildkiteIdle, buildkiteRun } from './buildkite.ts';
 import { cloudDecision, cloudIdle, cloudMemory } from './cloud.ts';
+import { containersFigures } from './containers.ts';
 import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { dashboardFigure } from './dashboard.ts';
@@ -388,6 +389,33 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         info(
           'jobs of `true` against the raw loop on the same Engine, in turn',
           beside((side) => ratioText(data.throughput[side])),
+        ),
+      ],
+    };
+  },
+
+  containers: async ({ quick }) => {
+    const rounds = quick ? { rounds: 2, agents: 2, gigabytes: 0.05 } : { rounds: 10, agents: 20, gigabytes: 5 };
+    const data = await containersFigures(rounds);
+    const { agent, first, gap, memory, ready, release, run, start } = data;
+    const both = (of: { readonly with: Stats; readonly without: Stats }): string => `${of.with.p50}; ${of.without.p50} ms p50`;
+    const more = Math.round((memory.with - memory.without) * 10) / 10;
+    const times = Math.round((agent.with.p50 / start.p50) * 100) / 100;
+    return {
+      data,
+      lines: [
+        line('an agent with an engine of its own, until it waits', times, 2, '× `docker run -d` of the Engine, p50'),
+        info('of it; without an engine; `docker run -d`', `${agent.with.p50}; ${agent.without.p50}; ${start.p50} ms p50`),
+        line(`memory of a waiting agent more than without an engine, of ${rounds.agents}`, more, 45, 'MB'),
+        info('submit (connected) to first output byte, with an engine; without', both(release)),
+        info('gap: last instruction of a job to first output byte of the next, with an engine; without', both(gap)),
+        info('the first `docker` of a job, which starts its engine', `${first.p50} ms p50`),
+        line('`docker run --rm … true` in a job, of the same at the Engine, in turn', run.median, 1.1, '× (median of pairs)'),
+        line(
+          `an image of ${rounds.gigabytes} GB in the images of the pool: until the next agent waits, longer`,
+          Math.round(ready.with.p50 - agent.with.p50),
+          500,
+          'ms p50',
         ),
       ],
     };
