@@ -274,7 +274,7 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     expect(await leftovers()).toEqual([]);
   });
 
-  test('volumes that a power cut left without their container are removed by the first look of the next manager, beside living sandboxes', async () => {
+  test('volumes that a power cut left without their container are removed by the first look of the next manager, next to living sandboxes', async () => {
     using engine = engineAt();
     const [living, cut] = [specOf(recipe), specOf(recipe, { name: 'con.2' })];
     for (const spec of [living, cut]) await runtime.prepare(spec, quiet, never());
