@@ -33,3 +33,8 @@ test('each set-up has a row, with what was wrong there', () => {
   expect(rows[1]).toBe('| 28.5 | 7.2 | 257 | 3 | 1 | build (own queue): 10, 2 | 1 | 2026-11-30 |');
   for (const row of rows) expect(row.split('|')).toHaveLength(cutsHead.split('\n')[0]?.split('|').length ?? 0);
 });
+
+test('what was found and fixed since is told apart', () => {
+  const found = { ...run, violations: ['A volume is left.'], fixed: 'It goes at the next start.' };
+  expect(cutsRows([found, run])[0]).toContain('| none; 1 found and fixed |');
+});

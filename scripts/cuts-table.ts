@@ -6,9 +6,14 @@ export function cutsRows(runs: readonly CutsRun[]): string[] {
   const setups = Map.groupBy(runs, ({ engine, kernel, systemd }) => [engine, kernel, systemd].join(' | '));
   return [...setups].map(([setup, of]) => {
     const sum = (count: (run: CutsRun) => number): number => of.reduce((total, run) => total + count(run), 0);
-    const [cuts, reboots, wrong] = [sum((run) => run.cuts), sum((run) => run.reboots), sum((run) => run.violations.length)];
+    const [cuts, reboots, wrong] = [
+      sum((run) => run.cuts),
+      sum((run) => run.reboots),
+      sum((run) => (run.fixed === undefined ? run.violations.length : 0)),
+    ];
+    const fixed = sum((run) => (run.fixed === undefined ? 0 : run.violations.length));
     const last = of.map(({ date }) => date.slice(0, 10)).sort();
-    return `| ${setup} | ${cuts} | ${reboots} | ${jobsOf(of)} | ${wrong === 0 ? 'none' : wrong} | ${last.at(-1)} |`;
+    return `| ${setup} | ${cuts} | ${reboots} | ${jobsOf(of)} | ${wrong === 0 ? 'none' : wrong}${fixed === 0 ? '' : `; ${fixed} found and fixed`} | ${last.at(-1)} |`;
   });
 }
 

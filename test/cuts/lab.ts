@@ -1,7 +1,7 @@
 /** A host with onejob installed as a service, whose scripts leave their evidence on this machine, where no cut can take it. */
 import { chmodSync, copyFileSync, cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { createHost, type Host } from '../hosts/machine.ts';
+import type { Host } from '../hosts/machine.ts';
 import { packThisClone } from '../support/cloud-machine.ts';
 import type { Look, Told } from './judge.ts';
 
@@ -12,14 +12,14 @@ const census = '/root/lab/test/support/census.ts';
 /** s. Programs run at this machine's speed, but system calls are slow, and other work may be beside. */
 const patience = 400;
 
-export interface Lab extends AsyncDisposable {
+export interface Lab {
   readonly host: Host;
   /** What scripts have written. */
   evidence(): string;
   /** Waits until nothing moves. */
   look(): Promise<Look>;
   /** Clients that hand in jobs until the power goes; what they were told then. */
-  load(prefix: string, seed: number, pools: readonly string[]): () => Promise<Told[]>;
+  load(prefix: string, pools: readonly string[]): () => Promise<Told[]>;
   journal(): Promise<string>;
   /** Stops onejob with everything that it holds; the last line of a census says what is left. */
   end(): Promise<{ readonly isClean: boolean; readonly said: string }>;
@@ -35,15 +35,9 @@ export interface LabOptions {
   readonly ports: readonly number[];
 }
 
-/** Resolves once onejob is installed. */
-export async function startLab(options: LabOptions): Promise<Lab> {
-  const host = createHost();
-  try {
-    await prepare(host, options);
-  } catch (error) {
-    await host[Symbol.asyncDispose]();
-    throw error;
-  }
+/** On a host that was not booted yet. Resolves once onejob is installed. */
+export async function startLab(host: Host, options: LabOptions): Promise<Lab> {
+  await prepare(host, options);
   return labOf(host);
 }
 
@@ -82,8 +76,8 @@ function labOf(host: Host): Lab {
     host,
     evidence: () => readFileSync(join(host.share, 'evidence/log'), 'utf8'),
     look: async () => JSON.parse(await host.sh(`${node} ${inside}/look.ts ${patience}`)) as Look,
-    load(prefix, seed, pools) {
-      const clients = host.start(`${node} ${inside}/load.ts ${prefix} ${seed} ${pools.join(' ')}`);
+    load(prefix, pools) {
+      const clients = host.start(`${node} ${inside}/load.ts ${prefix} ${pools.join(' ')}`);
       return async () => {
         // The last line may be half a line.
         const lines = (await clients.ended).stdout.split('\n').slice(0, -1);
@@ -96,6 +90,5 @@ function labOf(host: Host): Lab {
       const { code, stdout, stderr } = await host.start(`${node} ${census} --state-dir /var/lib/onejob`).ended;
       return { isClean: code === 0, said: (stdout + stderr).trim() };
     },
-    [Symbol.asyncDispose]: () => host[Symbol.asyncDispose](),
   };
 }

@@ -7,11 +7,11 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { lacksHost, makeHost } from '../hosts/machine.ts';
-import { dice } from './inside/dice.ts';
+import { createHost, type Host, lacksHost, makeHost } from '../hosts/machine.ts';
+import { seeded } from '../support/seeded.ts';
 import { judge, type Look, ownJobs, type Seen, type Story, type Told } from './judge.ts';
 import { type Lab, startLab } from './lab.ts';
-import { type CutsRun, keepRun, type PoolCounts, treeHere } from './results.ts';
+import { type CutsRun, keepRun, type PoolCounts, resultsFile, treeHere } from './results.ts';
 import { type Service, startServices } from './services.ts';
 
 const usage = `npm run test:cuts -- N [options]
@@ -22,7 +22,8 @@ Boots a host, cuts its power or reboots it N times while it runs jobs, and says 
   --services NAMES   CI services beside the own queue; default buildkite,gitea
   --help
 
-Exits with 1 when something is wrong, and with 0 when such a host cannot be had here.`;
+Exits with 1 when something is wrong, and with 0 when such a host cannot be had here. Ctrl-C ends it, and what it
+has judged stays.`;
 
 const { values, positionals } = parseArgs({
   options: {
@@ -47,13 +48,13 @@ const from = performance.now();
 const say = (text: string): void => console.log(`${((performance.now() - from) / 60_000).toFixed(1)} min  ${text}`);
 
 const seed = Number(values.seed ?? randomInt(2 ** 31)) | 0;
-const draw = dice(seed);
+const draw = seeded(seed);
 /** One of three is a reboot in order. */
 const isReboot = (): boolean => draw() < 1 / 3;
-/** s. Jobs begin a few seconds after their clients. */
-const moment = (): number => 2 + draw() * 23;
-/** Half of the cuts hit a host that has not yet come to rest after the one before. */
-const isJudged = (): boolean => draw() < 1 / 2;
+/** s from when a script can be started in it: the service starts, looks at what is there, and then has jobs. */
+const moment = (): number => 3 + draw() * 42;
+/** Coming to rest takes longer than all else, and two of three hit a host that has not done so since the one before. */
+const isJudged = (): boolean => draw() < 1 / 3;
 
 /** Pools of the own queue, and their agents. */
 const own = { build: 2, proc: 2 };
@@ -80,7 +81,7 @@ async function interrupt(past: Past, n: number): Promise<void> {
   const { host, load } = past.lab;
   const [after, reboot] = [moment(), isReboot()];
   const feeds = past.services.map((one) => one.feed(`${seed}-${n}`));
-  const clients = load(`${seed}-${n}`, seed + n, Object.keys(own));
+  const clients = load(`${seed}-${n}`, Object.keys(own));
   await sleep(after * 1_000);
   if (reboot) await host.off();
   else await host.cut();
@@ -91,7 +92,7 @@ async function interrupt(past: Past, n: number): Promise<void> {
   past.told.push(...told);
   const accepted = told.filter((one) => 'accepted' in one || 'ended' in one).length;
   say(`${n} of ${times}: a ${reboot ? 'reboot' : 'power cut'} after ${after.toFixed(1)} s, ${accepted} jobs handed in`);
-  await host.boot();
+  await host.boot('soon');
 }
 
 /** Judges the host, and keeps what is wrong with all that may explain it. */
@@ -144,49 +145,62 @@ function counts(seen: readonly Seen[], services: readonly Service[]): Record<str
   );
 }
 
-await makeHost();
-const tree = treeHere();
-const date = new Date().toISOString();
-console.log(`${times} power cuts and reboots of the tree ${tree} with the seed ${seed}.`);
-await using all = new AsyncDisposableStack();
-for (const signal of ['SIGINT', 'SIGTERM'] as const)
-  process.once(signal, () => void all.disposeAsync().then(() => process.exit(2)));
-const services = await startServices(values.services.split(','), say);
-for (const service of services) all.use(service);
-const config = `defaults: { trust: { network: default } }
-services:
-${services.map((one) => `  ${one.config.service}`).join('\n')}
-pools:
+function configOf(services: readonly Service[]): string {
+  return `defaults: { trust: { network: default } }
+${services.length === 0 ? '' : 'services:\n'}${services.map((one) => `  ${one.config.service}\n`).join('')}pools:
   build: { agents: ${own.build}, image: "debian:stable-slim", ${evidence} }
   proc: { agents: ${own.proc}, runtime: process, network: none, ${evidence} }
-${services.map((one) => `  ${one.config.pool}`).join('\n')}
-`;
-const lab = all.use(
-  await startLab({
-    config: services.length === 0 ? config.replace('services:\n', '') : config,
+${services.map((one) => `  ${one.config.pool}\n`).join('')}`;
+}
+
+/** All interruptions of a host. Resolves with whether nothing was wrong. */
+async function play(host: Host, services: readonly Service[]): Promise<boolean> {
+  const lab = await startLab(host, {
+    config: configOf(services),
     files: Object.assign({}, ...services.map(({ files }) => files)),
     secrets: Object.assign({}, ...services.map(({ secrets }) => secrets)),
     ports: services.flatMap(({ ports }) => ports),
+  });
+  say('installed');
+  const ask = `docker version --format '{{.Server.Version}} (API {{.Server.APIVersion}})'; uname -r; systemctl --version | sed -n '1s/^systemd //p'`;
+  const [engine = '', kernel = '', systemd = ''] = (await host.sh(ask)).split('\n');
+  const before = await lab.look();
+  if (before.restless !== null) {
+    console.log(await lab.journal());
+    throw new Error(`The host does not come to rest before its first cut: ${before.restless}`);
+  }
+  const past = new Past(lab, services, before, await Promise.all(services.map(async (one) => (await one.agentsThere()).length)));
+  for (let n = 1; n <= times; n += 1) {
+    await interrupt(past, n);
+    if (!isJudged() && n < times) continue;
+    const seen = await judged(past, n);
+    const { cuts, reboots, violations } = past;
+    const run: CutsRun = { date, tree, engine, kernel, systemd, seed, cuts, reboots, pools: counts(seen, services), violations };
+    keepRun(run);
+  }
+  const { isClean, said } = await lab.end();
+  say(`after "onejob down": ${said.split('\n').at(-1)}`);
+  if (!isClean) console.log(said);
+  return past.violations.length === 0 && isClean;
+}
+
+const tree = treeHere();
+const date = new Date().toISOString();
+console.log(`${times} power cuts and reboots of the tree ${tree} with the seed ${seed}.`);
+const asked = new Promise<NodeJS.Signals>((resolve) => {
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, resolve);
+});
+await using all = new AsyncDisposableStack();
+// Whoever asks it to end now waits for that: a half-started service could not be ended.
+const services = await startServices(values.services.split(','), say);
+for (const service of services) all.use(service);
+const isRight = await Promise.race([
+  makeHost().then(() => play(all.use(createHost()), services)),
+  asked.then((signal) => {
+    say(`ends, because it got ${signal}; what was judged is in ${resultsFile}`);
+    return null;
   }),
-);
-say('installed');
-const ask = `docker version --format '{{.Server.Version}} (API {{.Server.APIVersion}})'; uname -r; systemctl --version | sed -n '1s/^systemd //p'`;
-const [engine = '', kernel = '', systemd = ''] = (await lab.host.sh(ask)).split('\n');
-const before = await lab.look();
-if (before.restless !== null) {
-  console.log(await lab.journal());
-  throw new Error(`The host does not come to rest before its first cut: ${before.restless}`);
-}
-const past = new Past(lab, services, before, await Promise.all(services.map(async (one) => (await one.agentsThere()).length)));
-for (let n = 1; n <= times; n += 1) {
-  await interrupt(past, n);
-  if (!isJudged() && n < times) continue;
-  const seen = await judged(past, n);
-  const { cuts, reboots, violations } = past;
-  const run: CutsRun = { date, tree, engine, kernel, systemd, seed, cuts, reboots, pools: counts(seen, services), violations };
-  keepRun(run);
-}
-const { isClean, said } = await lab.end();
-say(`after "onejob down": ${said.split('\n').at(-1)}`);
-if (!isClean) console.log(said);
-process.exitCode = past.violations.length > 0 || !isClean ? 1 : 0;
+]);
+await all.disposeAsync();
+// What was under way hangs on a machine that is gone.
+process.exit(isRight === null ? 2 : isRight ? 0 : 1);

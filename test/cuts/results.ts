@@ -26,6 +26,8 @@ export interface CutsRun {
   /** By pool. */
   readonly pools: Readonly<Record<string, PoolCounts>>;
   readonly violations: readonly string[];
+  /** By hand: what was changed since, so that these violations cannot happen again. */
+  readonly fixed?: string;
 }
 
 export interface CutsResults {

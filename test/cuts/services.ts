@@ -35,7 +35,7 @@ const script = (token: string, seconds: number): string =>
 
 const box = 'image: "debian:stable-slim", network: default, volumes: ["/mnt/evidence:/evidence:rw"]';
 /** Jobs that a service has open at a time. */
-const queue = 4;
+const queue = 2;
 /** ms that a service may take to learn that an agent is gone. */
 const patience = 150_000;
 

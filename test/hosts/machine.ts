@@ -83,8 +83,8 @@ export interface Host extends AsyncDisposable {
   readonly share: string;
   /** From its next boot on, programs in it reach that port of this machine's loopback at `wireAddress`. */
   lend(port: number): Promise<void>;
-  /** Boots it. Resolves once systemd has started everything. */
-  boot(): Promise<void>;
+  /** Boots it. Resolves once systemd has started everything; `soon`: once scripts can be started. */
+  boot(soon?: 'soon'): Promise<void>;
   /** A shell in it, for a person. */
   shell(): Promise<void>;
   /** Starts `script` as root. */
@@ -114,7 +114,7 @@ export function createHost(kept?: string, setup?: string): Host {
   const wires: Wire[] = [];
   let power: { readonly first: number; readonly ended: Promise<void>; isOn: boolean } | null = null;
 
-  async function boot(): Promise<void> {
+  async function boot(soon?: 'soon'): Promise<void> {
     const out = openSync(log, 'a');
     const spaces = ['--net', '--mount', '--pid', '--fork', '--kill-child', '--propagation', 'private'];
     // Whatever happens to this process, the machine does not outlive it.
@@ -132,7 +132,7 @@ export function createHost(kept?: string, setup?: string): Host {
     for (const wire of wires) await wire.plug(now.first);
     for (let state = ''; !/^(running|degraded)/.test(state); await sleep(200)) {
       if (!now.isOn) throw new Error(`the machine did not boot:\n${look()}`);
-      state = (await start('systemctl is-system-running --wait').ended).stdout;
+      state = (await start(soon === undefined ? 'systemctl is-system-running --wait' : 'echo running').ended).stdout;
     }
   }
 

@@ -15,10 +15,11 @@ import type { Order } from '../../src/ports/cloud.ts';
 import type { HostConfig } from '../../src/schema/host-config.ts';
 import { costOf, type Machine, type Wish } from '../../src/store/machine.ts';
 import type { MachineTable } from '../../src/store/machines.ts';
+import { seeded } from '../support/seeded.ts';
 import { Account, type Existing } from './cloud-account.ts';
 import { BadDay, type Fault } from './cloud-faults.ts';
 import { asWorld, SimProcess } from './process.ts';
-import { SimTime, seeded } from './time.ts';
+import { SimTime } from './time.ts';
 
 export interface CloudPlay {
   readonly hosts?: number;

@@ -17,11 +17,12 @@ import { type AgentId, isEmpty, type Slot } from '../../src/core/slot.ts';
 import { type Host, type Outside, openHost } from '../../src/host.ts';
 import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
+import { seeded } from '../support/seeded.ts';
 import { bootAnew, drawFrom, fillDisk, isDiskFull, syncTo } from './builtins.ts';
 import { SimDisk } from './disk.ts';
 import { asWorld, type Effect, SimProcess } from './process.ts';
 import { type Act, noFaults, SimEngine, simRuntime } from './runtime.ts';
-import { SimTime, seeded } from './time.ts';
+import { SimTime } from './time.ts';
 
 /** What runs now: a manager that is up, or on its way up. */
 interface Running {

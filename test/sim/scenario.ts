@@ -2,15 +2,17 @@
  * Scenarios are data: a config, and how often what happens within how many hours. A seed makes a plan of concrete happenings
  * of it, which a run plays. Whatever breaks can be played again from the seed, or with fewer happenings.
  */
+
 import { join } from 'node:path';
 import { isEmpty, type Slot } from '../../src/core/slot.ts';
 import { openStore } from '../../src/store/store.ts';
+import { seeded } from '../support/seeded.ts';
 import { isDiskFull } from './builtins.ts';
 import { type Line, type MoreParts, SimHost } from './host.ts';
 import type { Effect, SimProcess } from './process.ts';
 import { enginePromises } from './promises.ts';
 import { noFaults } from './runtime.ts';
-import { StuckError, seeded } from './time.ts';
+import { StuckError } from './time.ts';
 
 /** A value that is drawn: between two numbers, one of several, or itself. */
 type Drawn = unknown;

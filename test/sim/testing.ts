@@ -3,8 +3,9 @@
 import type { Recipe, Runtime } from '../../src/ports/runtime.ts';
 import { bareRecipe } from '../kit/recipe.ts';
 import type { ContractSubject } from '../kit/runtime-contract/contract.ts';
+import { seeded } from '../support/seeded.ts';
 import { SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from './runtime.ts';
-import { SimTime, seeded } from './time.ts';
+import { SimTime } from './time.ts';
 
 export const recipe: Recipe = { ...bareRecipe, image: 'box', pull: 'missing' };
 

@@ -6,17 +6,6 @@ import { SimProcess } from './process.ts';
 
 export type { SimProcess as ProcessClock } from './process.ts';
 
-/** Numbers in [0, 1) that follow from the seed alone (mulberry32). */
-export function seeded(seed: number): () => number {
-  let state = seed | 0;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
 interface Timer {
   readonly at: number;
   readonly order: number;

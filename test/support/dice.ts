@@ -1,14 +1,6 @@
 /** Numbers that look random and follow the run's seed, for tests that wait or choose by chance. */
 import { inject } from 'vitest';
+import { seeded } from './seeded.ts';
 
 /** Numbers in [0, 1), like `Math.random`, and the same ones whenever the seed is the same. Only inside vitest. */
-export function dice(): () => number {
-  // mulberry32: small, and spread well enough for waits.
-  let state = inject('seed') | 0;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
+export const dice = (): (() => number) => seeded(inject('seed'));

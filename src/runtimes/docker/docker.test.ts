@@ -274,6 +274,20 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     expect(await leftovers()).toEqual([]);
   });
 
+  test('volumes that a power cut left without their container are removed by the first look of the next manager, next to living sandboxes', async () => {
+    using engine = engineAt();
+    const [living, cut] = [specOf(recipe), specOf(recipe, { name: 'con.2' })];
+    for (const spec of [living, cut]) await runtime.prepare(spec, quiet, never());
+    const before = (await leftovers()).filter((one) => one.startsWith('volume')).length;
+    await engine.ok('DELETE', `/containers/onejob-con.2-${cut.agent}?force=1`);
+    const next = await make();
+    expect((await next.list(never())).map(({ agent }) => agent)).toEqual([living.agent]);
+    expect((await leftovers()).filter((one) => one.startsWith('volume'))).toHaveLength(before / 2);
+    await next.remove(living.agent);
+    next.close();
+    expect((await leftovers()).filter((one) => one.startsWith('volume'))).toEqual([]);
+  });
+
   test('invalid host names are corrected', async () => {
     const { output } = await run({}, 'hostname', `lab_${'x'.repeat(70)} ü`);
     expect(output).toMatch(/^lab-x{59}\n$/);

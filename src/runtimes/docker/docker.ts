@@ -32,6 +32,7 @@ import type { Limits } from '../engine/call.ts';
 import { type Endpoint, resolveEndpoint } from '../engine/endpoint.ts';
 import { type ContainerListed, Engine } from '../engine/engine.ts';
 import { Images } from '../engine/image.ts';
+import { FirstLook } from '../first-look.ts';
 import { gateEnded, Inputs, writeInput } from './attach.ts';
 import { checkEngine, checkInternet } from './check.ts';
 import { Containers } from './containers.ts';
@@ -115,6 +116,7 @@ export class DockerRuntime implements Runtime {
   readonly #containers: Containers;
   readonly #givers: Givers;
   readonly #prepare: Runtime['prepare'];
+  readonly #firstLook = new FirstLook();
   /** Folder of the Engine; null until it was asked. */
   #engineRoot: string | null = null;
 
@@ -192,6 +194,7 @@ export class DockerRuntime implements Runtime {
   }
 
   async prepare(spec: SandboxSpec, progress: Progress, signal: AbortSignal, chosen?: (made: Made) => void): Promise<Made> {
+    this.#firstLook.end();
     const made = await this.#prepare(spec, progress, signal, chosen);
     const id = this.#containers.recall(spec.agent);
     if (id !== null && !(await this.#engine.isPodman(signal))) void this.#inputs.ahead(id);
@@ -245,6 +248,8 @@ export class DockerRuntime implements Runtime {
     const exits = this.#exits;
     const listed = await this.#listed(signal);
     await this.#givers.sweep(listed);
+    // An Engine syncs a volume before its container, so a power cut may leave it alone.
+    await this.#firstLook.sweep(() => this.#removeVolumes([labels.agent], signal));
     exits.sawAlive(listed.filter(({ State }) => alive.includes(State)).map(({ Id }) => Id));
     const ended = listed.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
     const inspected = (await Promise.all(ended.map(({ Id }) => this.#engine.inspect(Id, signal)))).filter((one) => one !== null);
@@ -285,9 +290,14 @@ export class DockerRuntime implements Runtime {
     const there = await Promise.all((await this.#listed(signal)).map(({ Id }) => engine.inspect(Id, signal)));
     if (there.some((container) => container !== null)) return;
     // Containers that somebody removed without their volumes leave these behind.
-    const volumes = await engine.danglingVolumes([`${labels.owner}=${this.options.owner}`], signal);
-    for (const name of volumes) await engine.removeVolume(name);
+    await this.#removeVolumes([], signal);
     await this.#networks.sweep(signal);
+  }
+
+  /** Of ours, with these labels, if no container uses them. */
+  async #removeVolumes(more: readonly string[], signal: AbortSignal): Promise<void> {
+    const found = await this.#engine.danglingVolumes([`${labels.owner}=${this.options.owner}`, ...more], signal);
+    for (const name of found) await this.#engine.removeVolume(name);
   }
 
   async usage(agent: AgentId, signal: AbortSignal): Promise<number | null> {

@@ -156,6 +156,19 @@ test('a folder that was never finished, or only partly removed, is swept', async
   expect(leftoversOf(dir, owner)).toEqual([]);
 });
 
+test('what a power cut left of a sandbox that was being made is removed by the first look of the next manager, and nothing else', async () => {
+  const { agent } = await standby();
+  await mkdir(join(dir, 'agents/.new-a/log'), { recursive: true });
+  for (const exit of ['a', 'c']) writeFileSync(join(dir, 'exits', exit), '-----\n');
+  const next = await createProcessRuntime({ owner, dir });
+  expect((await next.list(never)).map((one) => one.agent)).toEqual([agent]);
+  expect(readdirSync(join(dir, 'agents'))).toEqual([agent]);
+  expect(readdirSync(join(dir, 'exits')).sort()).toEqual(['c', agent].sort());
+  await mkdir(join(dir, 'agents/.new-b'));
+  await next.list(never);
+  expect(readdirSync(join(dir, 'agents')).sort()).toEqual(['.new-b', agent]);
+});
+
 test('a damaged folder is reported as lost, and removed', async () => {
   mkdirSync(join(dir, 'agents/torn'));
   writeFileSync(join(dir, 'agents/torn/spec.json'), '{"owner":');

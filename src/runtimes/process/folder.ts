@@ -21,6 +21,7 @@ import { type AgentId, type Exit, hostRestarted } from '../../core/slot.ts';
 import type { SandboxSeen } from '../../ports/runtime.ts';
 import { jsonOf } from '../../system/json.ts';
 import { isAlive, type ProcessIdentity, parseStat, readOr, unread } from '../../system/process-identity.ts';
+import { unfinished } from '../first-look.ts';
 import { oomKilled, peakMemory } from './cgroup.ts';
 
 const intent = z.object({
@@ -51,8 +52,7 @@ export function layout(dir: string): Layout {
   return { agents: join(dir, 'agents'), exits: join(dir, 'exits') };
 }
 
-/** Prefixes of folders that are not sandboxes: being created, being removed. */
-export const unfinished = '.new-';
+/** Begins the name of a folder that is being removed. */
 export const doomed = '.gone-';
 
 /** Creates the agent's folder and the intent in it, in one step. */

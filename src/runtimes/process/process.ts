@@ -5,7 +5,7 @@
  * stopped. No job ends with the manager. Under root no job runs as root, and no two agents as the same user.
  */
 import { existsSync } from 'node:fs';
-import { lstat, statfs } from 'node:fs/promises';
+import { lstat, rm, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { OnejobError, toFailure } from '../../base/errors.ts';
@@ -26,6 +26,7 @@ import type {
 } from '../../ports/runtime.ts';
 import { type DiskRoom, roomOf } from '../../system/disk-room.ts';
 import { diskUsage } from '../disk-usage.ts';
+import { FirstLook, removeDrafts } from '../first-look.ts';
 import { watchFolders } from '../watch.ts';
 import { openDoor } from './door.ts';
 import { archive, extract, type Files } from './files.ts';
@@ -50,6 +51,7 @@ class ProcessRuntime implements Runtime {
   readonly #host: ProcessHost;
   /** Agents whose sandboxes are being made or removed. */
   readonly #busy = new Set<AgentId>();
+  readonly #firstLook = new FirstLook();
 
   constructor(host: ProcessHost) {
     this.#host = host;
@@ -82,6 +84,7 @@ class ProcessRuntime implements Runtime {
 
   prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal): Promise<Made> {
     const { agent, recipe } = spec;
+    this.#firstLook.end();
     return this.#whileBusy(agent, async () => {
       checkRecipe(this.#host, recipe);
       await checkFolders(recipe);
@@ -133,6 +136,8 @@ class ProcessRuntime implements Runtime {
   }
 
   async list(): Promise<SandboxSeen[]> {
+    const { agents, exits } = this.#host.at;
+    await this.#firstLook.sweep(() => removeDrafts(agents, (agent) => rm(join(exits, agent), { force: true })));
     const seen: SandboxSeen[] = [];
     for (const agent of await agentsIn(this.#host.at)) {
       const about = readIntent(this.#host.at, agent);

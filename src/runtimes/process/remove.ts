@@ -22,8 +22,9 @@ import {
   withDescendants,
 } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
+import { unfinished } from '../first-look.ts';
 import { killCgroups, killFile, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
-import { carriersOf, doomed, firstProcessOf, type Intent, readIntent, supervisorOf, unfinished } from './folder.ts';
+import { carriersOf, doomed, firstProcessOf, type Intent, readIntent, supervisorOf } from './folder.ts';
 import type { ProcessHost } from './host.ts';
 import { searchPath } from './programs.ts';
 import { freeLostUids, freeUid, isAgentUid, uidClaims, uidOf } from './uids.ts';

@@ -28,6 +28,7 @@ import { removeTree, whyStuck } from '../../system/foreign-tree.ts';
 import { jsonOf } from '../../system/json.ts';
 import { readOr, unread } from '../../system/process-identity.ts';
 import type { Unfit } from '../avoided.ts';
+import { FirstLook, removeDrafts, unfinished } from '../first-look.ts';
 import type { Where } from './states.ts';
 
 const intent = z.object({
@@ -45,6 +46,7 @@ export type Intent = z.infer<typeof intent>;
 /** The folders of one owner. */
 export class AgentFolders {
   readonly #agents: string;
+  readonly #firstLook = new FirstLook();
   /** Where agents begin and end. */
   readonly marks: string;
   /** Programs that agents need. */
@@ -75,8 +77,9 @@ export class AgentFolders {
 
   /** Makes the folder with these files, in one step; without any, what the job may write is elsewhere. */
   async make(about: Intent, files: Readonly<Record<string, string>>): Promise<void> {
+    this.#firstLook.end();
     await this.open();
-    const draft = join(this.#agents, `.new-${about.agent}`);
+    const draft = join(this.#agents, unfinished + about.agent);
     await mkdir(join(draft, 'log'), { recursive: true, mode: 0o700 });
     if (Object.keys(files).length > 0) {
       for (const name of ['work', 'home', 'tmp']) await mkdir(join(draft, name), { recursive: true, mode: 0o755 });
@@ -108,6 +111,7 @@ export class AgentFolders {
 
   /** @throws OnejobError E_SANDBOX_UNREAD if that cannot be read: then nothing is known (S6) */
   async agents(): Promise<AgentId[]> {
+    await this.#firstLook.sweep(() => removeDrafts(this.#agents, (agent) => this.#unmark(agent)));
     try {
       return (await readdir(this.#agents)).filter((name) => !name.startsWith('.'));
     } catch (error) {
@@ -133,6 +137,10 @@ export class AgentFolders {
       const message = `Cannot remove the folder of agent ${agent}: ${whyStuck({ stuck })}.`;
       throw new OnejobError('E_REMOVE', message, { retry: true });
     }
+    await this.#unmark(agent);
+  }
+
+  async #unmark(agent: AgentId): Promise<void> {
     for (const mark of ['where', 'where.new', 'exit']) await rm(join(this.marks, `${agent}.${mark}`), { force: true });
   }
 

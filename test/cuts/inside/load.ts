@@ -2,40 +2,31 @@
  * Runs in the host under test: hands in short jobs of the own queue until the power goes, and prints what clients were told, a line of
  * JSON each. What has reached the other end of its output is what onejob must stand by.
  *
- *     node load.ts PREFIX SEED POOL…
+ *     node load.ts PREFIX POOL…
  */
 import { execFile } from 'node:child_process';
-import { request } from 'node:http';
-import { text } from 'node:stream/consumers';
+import { createHash } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { dice } from './dice.ts';
+import { call } from './api.ts';
 
-const [, , prefix = '', seed = '0', ...pools] = process.argv;
-const draw = dice(Number(seed));
+/** How many wait for jobs of a pool: more than it has agents, so that there is a queue, and no longer one than what is judged needs. */
+const clients = 3;
+
+const [, , prefix = '', ...pools] = process.argv;
 const say = (line: unknown): void => void process.stdout.write(`${JSON.stringify(line)}\n`);
+
+/** Follows from the job's name, and so from the seed. */
+const idOf = (token: string): string => createHash('sha256').update(token).digest('hex').slice(0, 12);
 
 /** What a job leaves: one line when it begins and one when it ends, each on disk before it goes on. */
 const script = (token: string, code: number): string =>
-  `echo start ${token} >>/evidence/log; sync /evidence/log; sleep ${Math.floor(draw() * 5)}; echo end ${token} >>/evidence/log; sync /evidence/log; exit ${code}`;
+  `echo start ${token} >>/evidence/log; sync /evidence/log; sleep ${Number.parseInt(idOf(token), 16) % 5}; echo end ${token} >>/evidence/log; sync /evidence/log; exit ${code}`;
 
-/** One call of the API; null when there is no answer. */
-function call(method: string, path: string, body?: unknown): Promise<{ readonly status: number; readonly body: unknown } | null> {
-  return new Promise((resolve) => {
-    const headers = { host: 'localhost', ...(body !== undefined && { 'content-type': 'application/json' }) };
-    const sent = request({ socketPath: '/run/onejob/onejob.sock', method, path, headers, agent: false }, async (answer) => {
-      const said = await text(answer).catch(() => null);
-      resolve(said === null ? null : { status: answer.statusCode ?? 0, body: said === '' ? null : JSON.parse(said) });
-    });
-    sent.once('error', () => resolve(null));
-    sent.end(body === undefined ? undefined : JSON.stringify(body));
-  });
-}
-
-/** Clients of a pool, who hand in a job and wait for its result: more of them than it has agents, so that there is a queue. */
+/** Hands in a job and waits for its result, again and again. */
 async function client(pool: string, number: number): Promise<never> {
   for (let n = 0; ; n += 1) {
     const token = `${prefix}-${pool}-${number}-${n}`;
-    const id = Array.from({ length: 12 }, () => Math.floor(Math.random() * 16).toString(16)).join('');
+    const id = idOf(token);
     const code = n % 3;
     const job = { id, pool, name: token, command: ['sh', '-c', script(token, code)] };
     let answer = await call('POST', '/v1/jobs', job);
@@ -54,6 +45,8 @@ async function person(): Promise<never> {
     const token = `${prefix}-${pool}-person-${n}`;
     const expected = n % 3;
     const words = ['run', '--no-workspace', '--pool', pool, '--name', token, '--', 'sh', '-c', script(token, expected)];
+    // A command that finds no daemon while the service starts would start one of its own.
+    while ((await call('GET', '/v1/status'))?.status !== 200) await sleep(200);
     const code = await new Promise<number | null>((resolve) => {
       const child = execFile('onejob', words, { cwd: '/' }, () => resolve(child.exitCode));
     });
@@ -63,5 +56,5 @@ async function person(): Promise<never> {
   }
 }
 
-const lines = pools.flatMap((pool) => Array.from({ length: 5 }, (_, number) => client(pool, number)));
+const lines = pools.flatMap((pool) => Array.from({ length: clients }, (_, number) => client(pool, number)));
 await Promise.all([person(), ...lines]);

@@ -10,6 +10,7 @@ import type { JobView, StatusView } from '../../../src/contract/schema.ts';
 import { databaseName } from '../../../src/store/directory.ts';
 import { census } from '../../support/census.ts';
 import type { Look } from '../judge.ts';
+import { call } from './api.ts';
 
 const stateDir = '/var/lib/onejob';
 
@@ -17,12 +18,14 @@ const said = (command: string, ...words: string[]): string =>
   execFileSync(command, words, { encoding: 'utf8', maxBuffer: 2 ** 28, stdio: ['ignore', 'pipe', 'pipe'] });
 
 /** What still moves, as a sentence's end; null at rest: each slot has its next sandbox, and no job is left. */
-function moves(): string | null {
+async function moves(): Promise<string | null> {
   const state = said('systemctl', 'show', '-P', 'ActiveState', 'onejob').trim();
   if (state !== 'active') return `the service is ${state}`;
-  const open = JSON.parse(said('onejob', 'jobs', '--json')) as JobView[];
+  const [jobs, status] = [await call('GET', '/v1/jobs'), await call('GET', '/v1/status')];
+  if (jobs?.status !== 200 || status?.status !== 200) return 'the daemon does not answer';
+  const open = jobs.body as JobView[];
   if (open.length > 0) return `${open.length} jobs have not ended, such as ${open[0]?.id} (${open[0]?.state})`;
-  for (const { name, slots, backoff } of (JSON.parse(said('onejob', 'status', '--json')) as StatusView).pools) {
+  for (const { name, slots, backoff } of (status.body as StatusView).pools) {
     if (backoff !== null) return `${name} backs off: ${backoff.reason}`;
     const moving = slots.find(
       ({ standby, agent, leaving }) => standby.state !== 'standby' || !['free', 'idle'].includes(agent.state) || leaving.length > 0,
@@ -33,18 +36,9 @@ function moves(): string | null {
   return null;
 }
 
-/** The same while the daemon is not up yet. */
-function stillMoves(): string | null {
-  try {
-    return moves();
-  } catch (error) {
-    return error instanceof Error ? error.message : String(error);
-  }
-}
-
 async function untilRest(seconds: number): Promise<string | null> {
   for (const until = performance.now() + seconds * 1_000; ; await sleep(500)) {
-    const why = stillMoves();
+    const why = await moves();
     if (why === null || performance.now() > until) return why;
   }
 }

@@ -1,4 +1,5 @@
 /** Bad days of the simulated Engine: what it does to a manager beside what the contract asks for on a good day. */
+
 import { expect, test } from 'vitest';
 import { OnejobError } from '../../../src/base/errors.ts';
 import {
@@ -12,9 +13,10 @@ import {
 import { frame } from '../../../src/runtimes/gate.ts';
 import { specOf } from '../../kit/runtime-contract/contract.ts';
 import { leased } from '../../kit/runtimes.ts';
+import { seeded } from '../../support/seeded.ts';
 import { type Act, SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from '../runtime.ts';
 import { recipe } from '../testing.ts';
-import { type ProcessClock, SimTime, seeded } from '../time.ts';
+import { type ProcessClock, SimTime } from '../time.ts';
 import type { EngineOptions } from './engine.ts';
 
 const never = () => new AbortController().signal;

@@ -1,6 +1,5 @@
-/** Numbers in [0, 1), like `Math.random`, and the same ones whenever the seed is the same. */
-export function dice(seed: number): () => number {
-  // mulberry32: small, and spread well enough for waits.
+/** Numbers in [0, 1), like `Math.random`, that follow from the seed alone (mulberry32: small, and spread well enough for tests). */
+export function seeded(seed: number): () => number {
   let state = seed | 0;
   return () => {
     state = (state + 0x6d2b79f5) | 0;
