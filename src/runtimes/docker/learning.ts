@@ -138,9 +138,9 @@ export class Learning {
     } catch (error) {
       if (!signal.aborted) attempt(() => this.#change(name, () => ({ problem: toFailure(error).message })));
     } finally {
-      pool.letGo(agent);
       await this.#tidy(name, signal).catch(() => {});
       this.#busy.delete(name);
+      pool.letGo(agent);
     }
   }
 
