@@ -215,27 +215,27 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
     const id = `sha256:${'1'.repeat(64)}`;
     const listOf = (name: string) => JSON.stringify({ Repositories: { x: { [`${name}:1`]: id, [`${name}@${id}`]: id } } });
     const wanted = listOf('wanted-too');
-    const planted = [
-      `echo '${wanted}' >forged; ln -sf forged repositories.json`,
-      `echo '${wanted}' >forged; head -c 300000 /dev/zero | tr '\\0' ' ' >>forged; mv forged repositories.json`,
-      'rm repositories.json; mkfifo repositories.json',
-      `rm repositories.json; mkdir repositories.json; echo '${wanted}' >repositories.json/repositories.json`,
-      `echo '${listOf('evil.example/library/wanted')}' >repositories.json`,
-      `echo '${wanted.slice(1)}' >repositories.json`,
+    const evil = listOf('evil.example/library/wanted');
+    const planted: readonly (readonly [string, string])[] = [
+      [`echo '${wanted}' >forged; ln -sf forged repositories.json; cat repositories.json`, wanted],
+      [`(echo '${wanted}'; head -c 300000 /dev/zero | tr '\\0' ' ') >repositories.json; head -n 1 repositories.json`, wanted],
+      ['rm repositories.json; mkfifo repositories.json; echo made', 'made'],
+      [`rm repositories.json; mkdir repositories.json; cd repositories.json; echo '${wanted}' >repositories.json; echo made`, 'made'],
+      [`echo '${evil}' >repositories.json; cat repositories.json`, evil],
+      [`echo '${wanted.slice(1)}' >repositories.json; echo made`, 'made'],
     ];
     const list = `${inEngine.storage}/docker/image/overlay2`;
-    for (const plant of planted) {
-      const quoted = `cd /list; ${plant}; echo planted`.replaceAll("'", `'\\''`);
-      expect(await run(`docker run --rm --privileged -v ${list}:/list ${tool} sh -c '${quoted}'`)).toBe('planted\n');
+    for (const [plant, prints] of planted) {
+      const quoted = `cd /list; ${plant}`.replaceAll("'", `'\\''`);
+      expect(await run(`docker run --rm --privileged -v ${list}:/list ${tool} sh -c '${quoted}'`)).toBe(`${prints}\n`);
     }
     await run('docker pull -q wanted:1; docker pull -q unwanted:1');
     // A new set is begun when an agent is made.
     const later = async () => {
       await run('true');
-      console.log(JSON.stringify(learnt()));
       return learnt()?.set.map(({ name }) => name);
     };
-    await expect.poll(later, { timeout: 60_000 }).toEqual(["wanted:1"]);
+    await expect.poll(later, { timeout: 120_000 }).toEqual(['wanted:1']);
     expect(registry.asked).toContain(`/v2/library/wanted/manifests/${registry.digest}`);
     await registry[Symbol.asyncDispose]();
     const last = () => run('docker run --rm wanted:1 2>/dev/null || echo not yet');
