@@ -54,7 +54,7 @@ const processes = [
   'src/notices/send.test.ts',
   'src/runtimes/{choose,gate}.test.ts',
   'src/runtimes/docker/{agent-engine,archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
-  'src/runtimes/docker/{facts,foreign,image-store,inputs,logs,networks,prepare,with-engines,witness,workspace}.test.ts',
+  'src/runtimes/docker/{facts,foreign,image-store,inputs,learning,logs,networks,prepare,with-engines,witness,workspace}.test.ts',
   'src/runtimes/process/{bad-disk,crash,devices,holding,isolation,network,process,supervisor}.test.ts',
   'src/runtimes/kubernetes/{bad-days,client,kubeconfig,networks,probe-script,releases,script,streams,tails,waiting,watch}.test.ts',
   'src/runtimes/slurm/{damaged,programs}.test.ts',

@@ -75,6 +75,36 @@ it('a map says where credentials and mirrors are; credentials without images, or
   expect(unused).toContain('pools.p.containers.logins: is not used: there are no "images"');
 });
 
+it('a map says what jobs may teach their pool, and up to which size', async () => {
+  const written = 'learn: 20GiB, pull: ["docker.io/library/*", "ghcr.io/acme/**", "localhost:5000/a"]';
+  const { config } = await folder.load(`pools: { p: { containers: { ${written} } } }\n`);
+  const learn = { limit: 20 * 2 ** 30, pull: ['docker.io/library/*', 'ghcr.io/acme/**', 'localhost:5000/a'] };
+  expect(config.pools[0]?.recipe.containers).toEqual({
+    image: null,
+    ready: { images: [], pull: 'missing', logins: null, learn },
+  });
+});
+
+it.each([
+  ['learn: 1GiB', 'learn: is set, but not what jobs may teach: write "pull" beside it, such as ["docker.io/library/*"]'],
+  ['learn: 1GiB, pull: []', 'learn: is set, but not what jobs may teach'],
+  ['pull: ["docker.io/library/*"]', 'pull: is not used: there is no "learn"'],
+  ['learn: 1GiB, pull: [node]', 'pull[0]: "node" must begin with a registry, as in "docker.io/library/*"'],
+  ['learn: 1GiB, pull: ["**"]', 'pull[0]: "**" must begin with a registry'],
+  ['learn: 1GiB, pull: ["*.io/a"]', 'pull[0]: "*.io/a" must begin with a registry'],
+  ['learn: 1GiB, pull: ["docker.io/{1..3}"]', 'pull[0]: "docker.io/{1..3}" is not a valid pattern: ranges'],
+  ['learn: 1KiB, pull: ["docker.io/a/*"]', 'learn: must be at least 1MiB'],
+])('of learning, { %s } is refused or warned of', async (written, why) => {
+  const [line, ...others] = await folder.check(`pools: { p: { containers: { ${written} } } }\n`);
+  expect(line).toContain(`pools.p.containers.${why}`);
+  expect(others).toEqual([]);
+});
+
+it('a pool that pulls nothing does not learn', async () => {
+  const [line] = await folder.check('pools: { p: { pull: never, containers: { learn: 1GiB, pull: ["docker.io/a/*"] } } }\n');
+  expect(line).toContain('pools.p.containers.learn: is set, but "pull" of the pool is never, so nothing would be pulled');
+});
+
 it.each(['m.example', 'https://u:p@m.example', 'https://m.example/a', 'https://$(id)'])(
   'a mirror is refused that is written as %s',
   async (mirror) => {

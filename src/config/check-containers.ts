@@ -34,15 +34,31 @@ export function checkContainers(pool: PoolConfig, { sound, inPool, written }: Ch
     if (why !== null) inPool(pool, ['containers', 'images', at], `${image} ${why}`);
   }
   const given = written.pools?.get(name)?.containers;
+  if (typeof given === 'object') checkLearning(given, pool, inPool);
   if (typeof given !== 'object' || given.logins === undefined) return;
   const file = join(given.logins, 'config.json');
   const why = unreadable(file);
-  if (recipe.containers.ready !== undefined && pool.trust.containers === 'allow')
+  if ((recipe.containers.ready?.images ?? []).length > 0 && pool.trust.containers === 'allow')
     inPool(pool, ['containers', 'logins'], 'pulls images that untrusted jobs can read ("trust.containers" is allow)', 'warning');
   if (recipe.containers.ready === undefined)
-    inPool(pool, ['containers', 'logins'], 'is not used: there are no "images"', 'warning');
+    inPool(pool, ['containers', 'logins'], 'is not used: there are no "images", and no "learn"', 'warning');
   else if (why !== null)
     inPool(pool, ['containers', 'logins'], `${file} ${why}: images would be pulled as by a stranger`, 'warning');
+}
+
+type Written = { readonly learn?: number | null | undefined; readonly pull?: readonly string[] | undefined };
+
+function checkLearning({ learn, pull = [] }: Written, pool: PoolConfig, inPool: Checking['inPool']): void {
+  const how = 'write "pull" beside it, such as ["docker.io/library/*"]';
+  if (learn == null) {
+    if (pull.length > 0) inPool(pool, ['containers', 'pull'], 'is not used: there is no "learn"', 'warning');
+  } else if (pull.length === 0) inPool(pool, ['containers', 'learn'], `is set, but not what jobs may teach: ${how}`);
+  else if (pool.recipe.pull === 'never')
+    inPool(
+      pool,
+      ['containers', 'learn'],
+      'is set, but "pull" of the pool is never, so nothing would be pulled; remove one of the two',
+    );
 }
 
 /** Why jobs cannot have an image under its name, as the end of a sentence; null if they can. */

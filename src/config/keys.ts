@@ -215,6 +215,17 @@ export const containerKeys = {
       'Images that jobs have without pulling them. onejob pulls each as the image of the pool, and again as `pull` says, into a store that jobs can only read.',
     example: '["node:22", "postgres:16"]',
   }),
+  learn: key((v) => v.size(2 ** 20, '1MiB'), null, 'size', {
+    description:
+      'Images that trusted jobs pull are learnt: onejob pulls them, too, and later jobs have them like `images`, up to this size. Those that no job has pulled for the longest time go first. Needs `pull`.',
+    example: '20GiB',
+    shown: 'nothing is learnt',
+  }),
+  pull: key((v) => v.z.array(v.learntPattern), [] as never[], 'list of patterns', {
+    description:
+      'What may be learnt: images with their registry, with or without a tag. `*` stands for any text without a slash, `**` for any parts of a path.',
+    example: '["docker.io/library/*", "ghcr.io/acme/*"]',
+  }),
   logins: key((v) => v.absolute, null, {
     description:
       "Folder with a `config.json` of Docker, as `docker --config FOLDER login REGISTRY` writes it: onejob pulls `images` with these credentials instead of this user's. Jobs never see them.",

@@ -219,8 +219,19 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
 
 /** What is not written is not there, so that sandboxes stay what they were before there was such a key. */
 function resolveContainers(written: WrittenPool['containers'], pull: Recipe['pull']): NonNullable<Recipe['containers']> {
-  const { images, logins, mirrors } = complete(containerKeys, typeof written === 'object' ? written : {});
-  return { image: null, ...(images.length > 0 && { ready: { images, pull, logins } }), ...(mirrors.length > 0 && { mirrors }) };
+  const {
+    images,
+    learn: limit,
+    pull: patterns,
+    logins,
+    mirrors,
+  } = complete(containerKeys, typeof written === 'object' ? written : {});
+  const ready = { images, pull, logins, ...(limit !== null && { learn: { limit, pull: patterns } }) };
+  return {
+    image: null,
+    ...((images.length > 0 || limit !== null) && { ready }),
+    ...(mirrors.length > 0 && { mirrors }),
+  };
 }
 
 function cpuVariable({ cpu_env: name, cpus }: Pick<WrittenPool, 'cpu_env' | 'cpus'>): Record<string, string> {

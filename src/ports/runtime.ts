@@ -84,16 +84,29 @@ export interface Recipe {
   readonly grant: { readonly way: GrantWay; readonly capabilities: readonly DriverCapability[]; readonly numa: boolean };
   /**
    * An engine of its own, with which jobs run containers. `image`: of that engine; null until onejob has built it. `ready`: what it
-   * has without pulling; `logins`: folder with credentials for that, null for the usual ones. `mirrors`: of docker.io. `untrusted`: with
-   * ids that no trusted job has.
+   * has without pulling; `logins`: folder with credentials for that, null for the usual ones; `learn`: and what jobs have pulled.
+   * `mirrors`: of docker.io. `untrusted`: with ids that no trusted job has.
    */
   readonly containers?: {
     readonly image: string | null;
-    readonly ready?: { readonly images: readonly string[]; readonly pull: Recipe['pull']; readonly logins: string | null };
+    readonly ready?: {
+      readonly images: readonly string[];
+      readonly pull: Recipe['pull'];
+      readonly logins: string | null;
+      readonly learn?: Learn;
+    };
     readonly mirrors?: readonly string[];
     readonly untrusted?: true;
   };
   readonly unsafe: { readonly privileged: boolean; readonly pidHost: boolean; readonly seccompUnconfined: boolean };
+}
+
+/** Images that jobs may teach their pool. */
+export interface Learn {
+  /** Bytes of all of them. */
+  readonly limit: number;
+  /** Patterns of their names, with registry. */
+  readonly pull: readonly string[];
 }
 
 /** The fields of a leased device that a grant needs. */

@@ -160,7 +160,15 @@ async function create(name: string, options: ChooseOptions): Promise<Runtime> {
   if (name === 'docker') {
     const { WithEngines } = await import('./docker/with-engines.ts');
     const wanting = config.pools.filter(({ recipe }) => recipe.containers !== undefined);
-    const wants = { containers: wanting.length > 0, devices: wanting.some(({ devices }) => mayBeNvidia(devices)) };
+    const learning = wanting.flatMap(({ name: pool, recipe }) => {
+      const learn = recipe.containers?.ready?.learn;
+      return learn === undefined ? [] : [[pool, learn] as const];
+    });
+    const wants = {
+      containers: wanting.length > 0,
+      devices: wanting.some(({ devices }) => mayBeNvidia(devices)),
+      learn: { folder: join(stateDir, 'learnt-images'), pools: new Map(learning) },
+    };
     return new WithEngines(await makeDocker(options), join(stateDir, 'engines'), wants);
   }
   const entry = config.runtimes.find((one) => one.name === name);

@@ -303,6 +303,16 @@ export function pattern(what: string, slashes: number) {
   });
 }
 
+const anyImage = pattern('a pattern such as "docker.io/library/*"', 64);
+
+/** An image as it is compared: `node` alone, or a registry that somebody else may choose, would match other things than it says. */
+export const learntPattern = value((found) => {
+  const parsed = anyImage.safeParse(found);
+  if (!parsed.success) return no(parsed.error.issues[0]?.message ?? '');
+  const isNamed = /^(?=[^/]*[.:]|localhost\/)[a-zA-Z0-9.-]+(:\d+)?\/./.test(parsed.data);
+  return isNamed ? yes(parsed.data) : no(`${quote(parsed.data)} must begin with a registry, as in "docker.io/library/*"`);
+});
+
 const anyRepository = pattern('a pattern such as "github.com/acme/*"', 64);
 
 /** A repository as it is compared: other ways to write its address would silently match nothing. */

@@ -1,6 +1,6 @@
 /** Images that jobs have without pulling them: jobs use, change and attack them, on an Engine of the test's. */
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
@@ -183,6 +183,69 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
     expect(first('/v2/library/mirrored/manifests/')).toBeGreaterThan(-1);
     expect(first('/blobs/')).toBeGreaterThan(first('/v2/library/mirrored/manifests/'));
   }, 240_000);
+
+  test('a pool learns what a job pulls, and nothing from what a job plants; later jobs have it without a registry', async () => {
+    const address = wayOutOf(engine);
+    const registry = await registryOf(engine.api, other);
+    const mirror = `http://${address}:${registry.port}`;
+    writeFileSync(
+      join(engine.dataRoot, '../daemon.json'),
+      JSON.stringify({ 'insecure-registries': ['198.18.0.0/15'], 'registry-mirrors': [mirror] }),
+    );
+    process.kill(engine.pid ?? 0, 'SIGHUP');
+    await expect.poll(() => engine.api.ok('GET', '/info')).toMatchObject({ RegistryConfig: { Mirrors: [`${mirror}/`] } });
+    const containers = `{ images: ["${tool}"], learn: 1GiB, pull: ["docker.io/library/wanted*"], mirrors: ["${mirror}"] }`;
+    await using here = await onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: engine.url },
+      through: ['nsenter', `--net=/proc/${engine.pid}/ns/net`],
+      config: `pools: { box: { image: "${clientImage}", network: default, containers: ${containers}, stop_grace: 1s } }\n`,
+    });
+    const built = await here.cli(['image', 'build', 'engine']).ended;
+    expect(built.code, built.stderr).toBe(0);
+    await here.up();
+    const run = async (script: string) => {
+      const { code, stdout, stderr } = await here.run('--no-workspace', '--pool', 'box', '--', 'sh', '-ec', script).ended;
+      expect(code, `${stdout}\n${stderr}`).toBe(0);
+      return stdout;
+    };
+    const file = join(here.stateDir, 'learnt-images/box.json');
+    const learnt = () =>
+      existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Record<'images' | 'set', { readonly name: string }[]>) : null;
+    const id = `sha256:${'1'.repeat(64)}`;
+    const listOf = (name: string) => JSON.stringify({ Repositories: { x: { [`${name}:1`]: id, [`${name}@${id}`]: id } } });
+    const wanted = listOf('wanted-too');
+    const evil = listOf('evil.example/library/wanted');
+    const planted: readonly (readonly [string, string])[] = [
+      [`echo '${wanted}' >forged; ln -sf forged repositories.json; cat repositories.json`, wanted],
+      [`(echo '${wanted}'; head -c 300000 /dev/zero | tr '\\0' ' ') >repositories.json; head -n 1 repositories.json`, wanted],
+      ['rm repositories.json; mkfifo repositories.json; echo made', 'made'],
+      [`rm repositories.json; mkdir repositories.json; cd repositories.json; echo '${wanted}' >repositories.json; echo made`, 'made'],
+      [`echo '${evil}' >repositories.json; cat repositories.json`, evil],
+      [`echo '${wanted.slice(1)}' >repositories.json; echo made`, 'made'],
+    ];
+    const list = `${inEngine.storage}/docker/image/overlay2`;
+    for (const [plant, prints] of planted) {
+      const quoted = `cd /list; ${plant}`.replaceAll("'", `'\\''`);
+      expect(await run(`docker run --rm --privileged -v ${list}:/list ${tool} sh -c '${quoted}'`)).toBe(`${prints}\n`);
+    }
+    await run('docker pull -q wanted:1; docker pull -q unwanted:1');
+    // A new set is begun when an agent is made.
+    const later = async () => {
+      await run('true');
+      return learnt()?.set.map(({ name }) => name);
+    };
+    await expect.poll(later, { timeout: 120_000 }).toEqual(['wanted:1']);
+    expect(registry.asked).toContain(`/v2/library/wanted/manifests/${registry.digest}`);
+    await registry[Symbol.asyncDispose]();
+    const last = () => run('docker run --rm wanted:1 2>/dev/null || echo not yet');
+    await expect.poll(last, { timeout: 120_000 }).toBe('other\n');
+    expect(learnt()?.images.map(({ name }) => name)).toEqual(['wanted:1']);
+    // Names on the Engine of the host stay what they were.
+    expect((await engine.api.call('GET', '/images/wanted:1/json')).status).toBe(404);
+    const { stdout: said } = await here.cli(['doctor']).ended;
+    expect(said).toMatch(/Jobs of pool box have taught it wanted:1 \([\d.]+ MiB of 1 GiB\)/);
+  }, 400_000);
 
   test('an image that nobody has keeps the pool from starting, and says why', async () => {
     await using here = await onejob({

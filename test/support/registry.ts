@@ -41,6 +41,8 @@ export async function registryOf(api: Engine, image: string, password: string | 
   const asked: string[] = [];
   const wanted = password === null ? null : `Basic ${Buffer.from(password).toString('base64')}`;
   const server = createServer(({ url = '', method, headers }, reply) => {
+    // Without it an Engine does not ask a mirror for a description.
+    reply.setHeader('docker-distribution-api-version', 'registry/2.0');
     if (wanted !== null && headers.authorization !== wanted)
       return reply.writeHead(401, { 'www-authenticate': 'Basic realm="test"' }).end();
     asked.push(url);

@@ -116,17 +116,20 @@ async function groupId(engine: Engine, container: string, group: string | undefi
 }
 
 async function readLines(engine: Engine, container: string, path: string, signal: AbortSignal): Promise<string[]> {
+  return (await readFile(engine, container, path, signal))?.split('\n') ?? [];
+}
+
+/** A file of a container; null if it is not there, has more than `most` bytes, or is anything else, such as a link. */
+export async function readFile(engine: Engine, container: string, path: string, signal: AbortSignal, most = Infinity) {
   const archive = await engine.getArchive(container, path, signal);
-  if (archive === null) return [];
+  if (archive === null) return null;
   const reader = extract();
   // A connection that breaks ends the loop, and the end of the loop the connection.
   pipeline(archive, reader).catch(() => {});
   try {
-    for await (const entry of reader) {
-      if (entry.header.type === 'file') return (await text(entry)).split('\n');
-      entry.resume();
-    }
-    return [];
+    for await (const entry of reader)
+      return entry.header.type === 'file' && (entry.header.size ?? Infinity) <= most ? await text(entry) : null;
+    return null;
   } catch (error) {
     signal.throwIfAborted();
     throw translate(error, `read ${path} in container ${container.slice(0, 12)}`, engine.endpoint);

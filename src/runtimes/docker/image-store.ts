@@ -136,7 +136,6 @@ export class ImageStore {
   ): Promise<string> {
     const engine = this.#engine;
     const volume = `${this.volume}-${hash('sha256', JSON.stringify([maker, images])).slice(0, 12)}`;
-    this.#used.set(pool, volume);
     this.#held.set(agent, volume);
     const isNew = !(await engine.hasVolume(volume, [readyLabel], signal));
     if (isNew) {
@@ -151,6 +150,8 @@ export class ImageStore {
         if (!(await this.#fill(id, volume, [fillDocker, String(at), name, isLast ? 'last' : ''], maker, signal))) return;
       }
     });
+    // Only now, since until then others of the pool may read the one before.
+    this.#used.set(pool, volume);
     this.#hasOld ||= isNew;
     if (!this.#hasOld) return volume;
     const used = new Set([...this.#used.values(), ...this.#held.values()]);

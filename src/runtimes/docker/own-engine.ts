@@ -34,7 +34,7 @@ export const engineHost = () => ({
 /** What the engines themselves need in addition to the job. */
 const need = { memory: 256 * 2 ** 20, pids: 512 };
 
-const userLabel = 'onejob.user';
+export const userLabel = 'onejob.user';
 
 /** The user of the image of engines that a recipe wants. */
 export const userFor = ({ containers }: Pick<Recipe, 'containers'>): EngineUser =>

@@ -32,7 +32,6 @@ import {
 } from '../../ports/runtime.ts';
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
-import { Images } from '../engine/image.ts';
 import { AgentEngine } from './agent-engine.ts';
 import { gateEnded } from './attach.ts';
 import { writeCards } from './cards-inside.ts';
@@ -41,8 +40,9 @@ import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
 import { cardsObstacle, cardsOf, specFolders } from './engine-cards.ts';
 import { limitsObstacle } from './engine-group.ts';
-import { engineUsers, inEngine } from './engine-program.ts';
-import { ImageStore, type ReadyImage } from './image-store.ts';
+import { inEngine } from './engine-program.ts';
+import { JobImages } from './job-images.ts';
+import type { LearnWants } from './learning.ts';
 import { engineBody, outside, specInside, userFor } from './own-engine.ts';
 import { makeOwnLog } from './own-log.ts';
 import { dockerFingerprint, prepareRefusal, verifyFolders } from './prepare.ts';
@@ -59,6 +59,8 @@ export interface EngineWants {
   readonly containers?: boolean;
   /** One of those has devices. */
   readonly devices?: boolean;
+  /** Pools that learn. */
+  readonly learn?: LearnWants;
   /** Folders of CDI specifications. Default: those of this host. */
   readonly specs?: readonly string[];
 }
@@ -70,8 +72,7 @@ export class WithEngines implements Runtime {
   readonly #outer: DockerRuntime;
   readonly #folder: string;
   readonly #wants: EngineWants;
-  /** For users of the image of engines, whose files they are. */
-  readonly #stores: readonly ImageStore[];
+  readonly #images: JobImages;
   readonly #engines = new Map<AgentId, AgentEngine>();
   readonly #events: RuntimeEvent[] = [];
   readonly #waiters = new Waiters();
@@ -84,13 +85,13 @@ export class WithEngines implements Runtime {
     this.#wants = wants;
     this.#outer = outer;
     this.#folder = folder;
-    const { engine, owner } = outer.parts;
-    this.#stores = Object.values(engineUsers).map((user) => new ImageStore(engine, owner, user));
+    this.#images = new JobImages(outer.parts, wants.learn ?? { folder, pools: new Map() });
     this.capabilities = outer.capabilities;
     this.holding = outer.holding;
   }
 
   close(): void {
+    this.#images.close();
     for (const engine of this.#engines.values()) engine.close();
     this.#engines.clear();
     void this.#opened?.then((folder) => folder.close());
@@ -121,15 +122,13 @@ export class WithEngines implements Runtime {
       ...found,
       fine('containers', 'Pools may use containers: its kernel lets their engines make user namespaces.'),
       fine('containers', single),
+      ...this.#images.findings(),
     ];
   }
 
   async imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
-    const ready = recipe.containers?.ready;
-    if (ready === undefined || recipe.image === null || !ready.images.includes(recipe.image))
-      return this.#outer.imageTrouble(recipe, signal);
-    const trouble = await this.#pulls(ready.logins).trouble(recipe, signal);
-    return trouble?.message ?? null;
+    const trouble = await this.#images.trouble(recipe, signal);
+    return trouble === undefined ? this.#outer.imageTrouble(recipe, signal) : trouble;
   }
 
   imageId(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
@@ -145,13 +144,13 @@ export class WithEngines implements Runtime {
     const { agent, recipe } = spec;
     if (recipe.containers === undefined) return this.#outer.prepare(spec, progress, signal, chosen);
     const { boot, images } = this.#outer.parts;
-    const store = this.#storeOf(recipe);
+    const store = this.#images.storeOf(recipe);
     const image = await images.get(recipe, progress, signal);
     const made = { fingerprint: dockerFingerprint(recipe, image, boot), imageId: image.id };
     chosen?.(made);
     try {
       const maker = await this.#makerOf(spec, progress, signal);
-      const from = { imageId: maker, ready: await this.#readyFor(spec, maker, progress, signal) };
+      const from = { imageId: maker, ready: await this.#images.ready(spec, maker, progress, signal) };
       const name = await store.ensure(image.id, maker, progress, signal);
       const engine = await this.#start(spec, from, progress, signal);
       await engine.delegate(userFor(recipe));
@@ -203,6 +202,7 @@ export class WithEngines implements Runtime {
   }
 
   async remove(agent: AgentId): Promise<void> {
+    if (existsSync(this.#folderOf(agent))) await this.#images.ending(agent);
     await this.#outer.remove(agent);
     this.#engines.get(agent)?.close();
     this.#engines.delete(agent);
@@ -211,7 +211,7 @@ export class WithEngines implements Runtime {
 
   async list(signal: AbortSignal): Promise<SandboxSeen[]> {
     const folders = await readdir(this.#folder).catch((): string[] => []);
-    if (!this.#isSwept) for (const store of this.#stores) await store.sweep();
+    if (!this.#isSwept) await this.#images.sweep();
     this.#isSwept = true;
     const seen = await this.#outer.list(signal);
     const there = new Set(seen.map(({ agent }) => agent));
@@ -238,9 +238,9 @@ export class WithEngines implements Runtime {
   }
 
   async sweep(signal: AbortSignal): Promise<void> {
-    for (const store of this.#stores) await store.sweep();
+    await this.#images.sweep();
     await this.#outer.sweep(signal);
-    for (const store of this.#stores) store.forget();
+    this.#images.forget();
   }
 
   async usage(agent: AgentId, signal: AbortSignal): Promise<number | null> {
@@ -251,13 +251,6 @@ export class WithEngines implements Runtime {
 
   disk(signal: AbortSignal): ReturnType<Runtime['disk']> {
     return this.#outer.disk(signal);
-  }
-
-  #storeOf(recipe: Recipe): ImageStore {
-    const user = userFor(recipe);
-    const store = this.#stores.find((one) => one.user === user);
-    if (store === undefined) throw new TypeError(`no images for user ${user.name}`);
-    return store;
   }
 
   #folderOf(agent: AgentId): string {
@@ -274,30 +267,6 @@ export class WithEngines implements Runtime {
     const hint = `Remove "containers" from pools.${spec.pool}, or move the pool to a host that "onejob doctor" finds fit for it.`;
     const message = `Cannot give agent ${spec.name} an engine for containers: ${why ?? 'it has no image'}.`;
     throw new OnejobError('E_NO_CONTAINERS', message, { hint });
-  }
-
-  /** Images pulled with the credentials of a folder; null: the usual ones. */
-  #pulls(logins: string | null): Images {
-    const { engine, images } = this.#outer.parts;
-    return logins === null ? images : new Images(engine, logins, engine.clock.now);
-  }
-
-  /** A volume with the images that its jobs have from the start, pulled as its own image is; null without any. */
-  async #readyFor(
-    { agent, pool, recipe }: SandboxSpec,
-    maker: string,
-    progress: Progress,
-    signal: AbortSignal,
-  ): Promise<string | null> {
-    const { images: names, pull, logins } = recipe.containers?.ready ?? { images: [], pull: 'never', logins: null };
-    const from = this.#pulls(logins);
-    const found: ReadyImage[] = [];
-    for (const image of names) {
-      const { id } = await from.get({ image, pull } as Recipe, progress, signal);
-      // A job asks for it by its tag, whatever digest it is pulled by.
-      found.push({ id, name: image.replace(/@.*$/, '') });
-    }
-    return found.length === 0 ? null : this.#storeOf(recipe).ready(agent, pool, found, maker, progress, signal);
   }
 
   /** Makes the container of an engine, and resolves once its socket is there. An earlier attempt is continued. */
@@ -323,7 +292,7 @@ export class WithEngines implements Runtime {
     if (cards.own.length > 0) await writeCards(folder, cards);
     const nodes = spec.devices.filter(({ vendor }) => vendor !== 'nvidia');
     const { host: others } = await devices.grant({ ...spec, devices: nodes }, signal);
-    const { user, volume: store } = this.#storeOf(spec.recipe);
+    const { user, volume: store } = this.#images.storeOf(spec.recipe);
     const body = engineBody(spec, { owner, boot, engineStart, network, ...from, folder, user, store, cards, others });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.

@@ -43,6 +43,7 @@ export type ContainerListed = z.infer<typeof listAnswer>[number];
 const imagesAnswer = z.array(labelled);
 const imageAnswer = z.object({
   Id: z.string(),
+  Size: z.number().default(0),
   Config: z
     .object({
       User: z.string().nullish(),
@@ -51,6 +52,7 @@ const imageAnswer = z.object({
     })
     .nullish(),
 });
+const distributionAnswer = z.object({ Descriptor: z.object({ digest: z.string().regex(/^sha256:[a-f0-9]{64}$/) }) });
 const networkAnswer = z.object({
   Id: z.string(),
   Name: z.string().default(''),
@@ -246,10 +248,17 @@ export class Engine {
     return this.#connection.flow({ method: 'GET', path: `/images/${id}/get`, doing, limit: 'late', signal, nothing: [404] });
   }
 
-  /** Asks the registry for the description of an image. @throws foreign errors, too */
-  async distribution(reference: string, auth: object | null, signal: AbortSignal): Promise<void> {
+  /** Asks the registry for the description of an image: its digest, null if the Engine does not say. @throws foreign errors, too */
+  async distribution(reference: string, auth: object | null, signal: AbortSignal): Promise<string | null> {
     const path = `/distribution/${reference}/json`;
-    await this.#raw({ method: 'GET', path, auth, doing: `ask for ${reference}`, limit: 'soon', signal });
+    const answer = await this.#raw({ method: 'GET', path, auth, doing: `ask for ${reference}`, limit: 'soon', signal });
+    return distributionAnswer.safeParse(answer).data?.Descriptor.digest ?? null;
+  }
+
+  /** Bytes of an image on the Engine's disk; null if it does not have it. */
+  async imageSize(reference: string, signal: AbortSignal): Promise<number | null> {
+    const image = await this.#find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
+    return image?.Size ?? null;
   }
 
   network(name: string, signal?: AbortSignal): Promise<NetworkAnswer | null> {

@@ -106,6 +106,18 @@ export class Images {
     }
   }
 
+  /** Its name with the digest that its registry has under it now, asked with the credentials of this. @throws OnejobError */
+  async pinned(reference: string, signal: AbortSignal): Promise<string> {
+    try {
+      const digest = await this.#engine.distribution(reference, await this.#auth(reference, signal), signal);
+      if (digest === null) throw new Error('the Engine does not say what the registry has');
+      return `${parseReference(reference).name}@${digest}`;
+    } catch (error) {
+      signal.throwIfAborted();
+      throw pullFailure(reference, error, this.#engine);
+    }
+  }
+
   #auth(reference: string, signal: AbortSignal): Promise<object | null> {
     return registryAuth(this.#configDir, parseReference(reference).registry, signal, this.#engine.clock);
   }
