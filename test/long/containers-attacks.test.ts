@@ -1,23 +1,22 @@
 /** Jobs that misuse the engine of their agent, with all rights in it. What the host's Engine and other jobs notice of them is asked afterwards. */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { build, clientImage } from '../support/engine-base.ts';
-import { engineForPools, type PoolEngine } from '../support/job-containers.ts';
-import type { Home } from '../support/onejob.ts';
+import { describe, expect, test } from 'vitest';
+import { clientImage } from '../support/engine-base.ts';
+import { boxes, makeWholeImage } from '../support/job-containers.ts';
 import { lacks } from '../support/require.ts';
 
 /** The docker command, and Perl, which can make any system call. */
-const image = 'onejob-test/docker-and-perl:1';
-const dockerfile = `FROM debian:trixie-slim AS all
+const image = {
+  name: 'onejob-test/docker-and-perl:1',
+  dockerfile: `FROM debian:trixie-slim AS all
 RUN mkdir -p /c/usr/bin /c/usr/lib/x86_64-linux-gnu; cp /usr/bin/perl /c/usr/bin/; cp -a /usr/lib/x86_64-linux-gnu/perl-base /c/usr/lib/x86_64-linux-gnu/; \\
     for file in $(ldd /usr/bin/perl | grep -o '/[^ :]*'); do mkdir -p "/c$(dirname "$file")"; cp -L "$file" "/c$file"; done
 FROM ${clientImage}
 COPY --from=all /c/ /
-`;
+`,
+};
 
-/** The job's engine reaches no registry, so its image is made of the sandbox itself. */
-const makeImage = 'tar -C / -c $(cd /; ls -d bin etc lib lib64 tmp usr) | docker import - box:1 >/dev/null';
 const withAllRights = 'docker run --rm --privileged --pid host --network host -v /:/h box:1';
 
 /** System calls of x86-64 that no container of the Engine may make. */
@@ -28,31 +27,14 @@ const closed = [
 ].join(' ');
 
 describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a hostile job with an engine', () => {
-  let engine: PoolEngine;
-  let home: Home;
-  beforeAll(async () => {
-    engine = await engineForPools();
-    await build(engine.api, image, dockerfile);
-    const box = `image: "${image}", containers: true, agents: 2, memory: 3GiB, pids: 500, stop_grace: 1s`;
-    home = await engine.home(`pools: { box: { ${box} } }\n`);
-    await home.up();
-  }, 300_000);
-  afterAll(async () => {
-    await home?.close();
-    await engine?.[Symbol.asyncDispose]();
-  }, 120_000);
-
-  const start = (...lines: readonly string[]) => home.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', lines.join('\n'));
-  const job = async (...lines: readonly string[]): Promise<string> => {
-    const { code, stdout, stderr } = await start('set -e', ...lines).ended;
-    expect(code, `${stdout}\n${stderr}`).toBe(0);
-    return stdout;
-  };
+  const box = boxes('agents: 2, memory: 3GiB, pids: 500', { image });
+  const start = (...lines: readonly string[]) =>
+    box.home.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', lines.join('\n'));
 
   test('makes no system call that a container of the host may not make', async () => {
     const perl =
       'for (@ARGV) { my ($name, $number) = split /=/; $! = 0; syscall($number, 0, 0, 0, 0, 0); print "$name ", 0 + $!, "\\n" }';
-    const said = await job(makeImage, `${withAllRights} perl -e '${perl}' ${closed}`, 'echo end');
+    const said = await box.job(makeWholeImage, `${withAllRights} perl -e '${perl}' ${closed}`, 'echo end');
     const lines = said.trim().split('\n');
     expect(lines.at(-1)).toBe('end');
     // EPERM, or ENOSYS.
@@ -69,12 +51,12 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a hostile 
     const [, address = ''] = await server.says(/^at ([0-9.]+)$/m);
     const look = `timeout 5 perl -e 'use Socket; socket my $s, AF_INET, SOCK_STREAM, 0; print connect($s, pack_sockaddr_in 8099, inet_aton "${address}") ? "reached" : "not", "\\n"'`;
     // What looks finds a server where there is one. Elsewhere nobody answers at all, until its time is over.
-    expect(await job('httpd -p 8099 -h /tmp', look.replace(address, '127.0.0.1'))).toBe('reached\n');
+    expect(await box.job('httpd -p 8099 -h /tmp', look.replace(address, '127.0.0.1'))).toBe('reached\n');
     const looks = [look, `${withAllRights} ${look}`, `docker run --rm box:1 ${look}`];
-    const said = await job(makeImage, ...looks.map((one) => `${one} || echo nobody`), 'echo end');
+    const said = await box.job(makeWholeImage, ...looks.map((one) => `${one} || echo nobody`), 'echo end');
     // Refused, or without any answer.
     expect(said).toMatch(/^((not|nobody)\n){3}end\n$/);
-    for (const { id } of await home.api.jobs({ all: false, pool: null })) await home.cli(['cancel', id]).ended;
+    for (const { id } of await box.home.api.jobs({ all: false, pool: null })) await box.home.cli(['cancel', id]).ended;
     await server.ended;
   }, 240_000);
 
@@ -90,7 +72,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a hostile 
     ];
     const { code, stderr } = await start(
       'set -e',
-      makeImage,
+      makeWholeImage,
       `cd /tmp; ${files.join('; ')}`,
       `docker run --rm --privileged -v left:/v -w /v box:1 sh -ec ${JSON.stringify(inside.join('; ')).replaceAll('$', '\\$')}`,
       'for n in 1 2 3 4 5 6 7 8; do docker run -d --restart always box:1 sleep 1000; done >/dev/null',
@@ -98,14 +80,16 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a hostile 
       `timeout -s KILL 10 ${withAllRights} sh -c 'kill -STOP $(pidof dockerd); kill -9 $(pidof containerd)' || true`,
     ).ended;
     expect(code, stderr).toBe(0);
-    expect(await job('ls /tmp; docker ps -aq; docker volume ls -q; echo end')).toBe('end\n');
-    await expect.poll(async () => readdirSync(join(home.stateDir, 'engines')).length, { timeout: 60_000 }).toBeLessThanOrEqual(2);
+    expect(await box.job('ls /tmp; docker ps -aq; docker volume ls -q; echo end')).toBe('end\n');
+    await expect
+      .poll(async () => readdirSync(join(box.home.stateDir, 'engines')).length, { timeout: 60_000 })
+      .toBeLessThanOrEqual(2);
   }, 240_000);
 
   test('does not decide what the next one calls an image', async () => {
-    const names = ['onejob/engine:1', 'localhost/onejob:1', image, 'debian:trixie-slim'];
-    const { code } = await start('set -e', makeImage, ...names.map((name) => `docker tag box:1 ${name}`)).ended;
+    const names = ['onejob/engine:1', 'localhost/onejob:1', image.name, 'debian:trixie-slim'];
+    const { code } = await start('set -e', makeWholeImage, ...names.map((name) => `docker tag box:1 ${name}`)).ended;
     expect(code).toBe(0);
-    expect(await job('docker images -q; test -x /usr/bin/docker && echo end')).toBe('end\n');
+    expect(await box.job('docker images -q; test -x /usr/bin/docker && echo end')).toBe('end\n');
   }, 180_000);
 });

@@ -1,52 +1,30 @@
 /** What jobs do with the engine of their agent, each as its program does it. */
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { build, clientImage } from '../support/engine-base.ts';
-import { engineForPools, type PoolEngine } from '../support/job-containers.ts';
-import type { Home } from '../support/onejob.ts';
+import { describe, expect, test } from 'vitest';
+import { clientImage } from '../support/engine-base.ts';
+import { boxes, makeWholeImage } from '../support/job-containers.ts';
 import { lacks } from '../support/require.ts';
 
 /** The docker command, and a Docker Engine to start in a container. */
-const image = 'onejob-test/docker-in-docker:1';
-const dockerfile = `FROM debian:trixie-slim AS all
+const image = {
+  name: 'onejob-test/docker-in-docker:1',
+  dockerfile: `FROM debian:trixie-slim AS all
 RUN mkdir -p /c/usr/bin; for name in dockerd containerd containerd-shim-runc-v2 runc docker-init docker-proxy; do \\
       file=$(PATH=$PATH:/usr/sbin:/usr/libexec/docker command -v $name) || continue; cp "$file" /c/usr/bin/; \\
       for lib in $(ldd "$file" | grep -o '/[^ :]*'); do if [ -f "$lib" ]; then mkdir -p "/c$(dirname "$lib")"; cp -L "$lib" "/c$lib"; fi; done; \\
     done
 FROM ${clientImage}
 COPY --from=all /c/ /
-`;
-
-/** The job's engine reaches no registry, so its image is made of the sandbox itself. */
-const makeImage = 'tar -C / -c $(cd /; ls -d bin etc lib lib64 tmp usr) | docker import - box:1 >/dev/null';
+`,
+};
 
 describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('programs of jobs with containers', () => {
-  let engine: PoolEngine;
-  let home: Home;
-  beforeAll(async () => {
-    engine = await engineForPools();
-    await build(engine.api, image, dockerfile);
-    home = await engine.home(
-      `pools: { box: { image: "${image}", containers: true, stop_grace: 1s, user: "0:0", memory: 4GiB } }\n`,
-    );
-    await home.up();
-  }, 300_000);
-  afterAll(async () => {
-    await home?.close();
-    await engine?.[Symbol.asyncDispose]();
-  }, 120_000);
-
-  /** Runs a script as a job; what it printed. */
-  async function job(...lines: readonly string[]): Promise<string> {
-    const { code, stdout, stderr } = await home.run('--pool', 'box', '--', 'sh', '-ec', lines.join('\n')).ended;
-    expect(code, `${stdout}\n${stderr}`).toBe(0);
-    return stdout;
-  }
+  const box = boxes('user: "0:0", memory: 4GiB', { image });
 
   test('docker exec and cp work, and a health check becomes healthy', async () => {
-    const said = await job(
-      makeImage,
+    const said = await box.job(
+      makeWholeImage,
       'docker run -d --name one --health-cmd "test -e /ready" --health-interval 1s box:1 sh -c "sleep 1; touch /ready; sleep 300" >/dev/null',
       'until [ "$(docker inspect -f "{{.State.Health.Status}}" one)" = healthy ]; do sleep 0.2; done; echo healthy',
       'echo given >file; docker cp -q file one:/given; docker exec -e A=b one sh -c "cat /given; echo \\$A made >/made"',
@@ -57,11 +35,14 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('programs o
   }, 120_000);
 
   test('buildx bakes with its default driver, and hands the images to the engine', async () => {
-    writeFileSync(join(home.cwd, 'docker-bake.hcl'), 'group "default" { targets = ["a", "b"] }\ntarget "a" { tags = ["a:1"] }\n');
-    writeFileSync(join(home.cwd, 'Dockerfile'), 'FROM box:1\nARG WHO=nobody\nRUN echo by $WHO >/who\n');
-    writeFileSync(join(home.cwd, 'b.hcl'), 'target "b" {\n  tags = ["b:1"]\n  args = { WHO = "bake" }\n}\n');
-    const said = await job(
-      makeImage,
+    writeFileSync(
+      join(box.home.cwd, 'docker-bake.hcl'),
+      'group "default" { targets = ["a", "b"] }\ntarget "a" { tags = ["a:1"] }\n',
+    );
+    writeFileSync(join(box.home.cwd, 'Dockerfile'), 'FROM box:1\nARG WHO=nobody\nRUN echo by $WHO >/who\n');
+    writeFileSync(join(box.home.cwd, 'b.hcl'), 'target "b" {\n  tags = ["b:1"]\n  args = { WHO = "bake" }\n}\n');
+    const said = await box.job(
+      makeWholeImage,
       'docker buildx bake -f docker-bake.hcl -f b.hcl --progress quiet >/dev/null',
       'docker run --rm a:1 cat /who; docker run --rm b:1 cat /who',
     );
@@ -69,8 +50,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('programs o
   }, 120_000);
 
   test('a container with the socket of the engine starts others, and removes them by their label', async () => {
-    const said = await job(
-      makeImage,
+    const said = await box.job(
+      makeWholeImage,
       'docker run -d --label of=session box:1 sleep 300 >/dev/null',
       'docker run --rm -v /var/run/docker.sock:/var/run/docker.sock box:1 sh -c \\',
       '  "docker ps -q --filter label=of=session | wc -l; docker ps -q --filter label=of=session | xargs docker rm -f >/dev/null"',
@@ -81,8 +62,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('programs o
 
   test('a step runs as the docker plugin of Buildkite runs it', async () => {
     // The words of docker-buildkite-plugin 5.9 (commands/run.sh) for a command, with its defaults but for the terminal.
-    const said = await job(
-      makeImage,
+    const said = await box.job(
+      makeWholeImage,
       'echo here >file',
       'docker run -i --rm --init --volume "$PWD:/workdir" --workdir /workdir --env BUILDKITE_JOB_ID \\',
       "  --env BUILDKITE_BUILD_ID --env BUILDKITE_AGENT_ACCESS_TOKEN box:1 /bin/sh -e -c 'cat file; echo made >made'",
@@ -95,8 +76,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('programs o
   test.skipIf(existsSync('/sys/fs/cgroup/cgroup.controllers'))(
     'an Engine in a container starts, and is refused what containers of its own need',
     async () => {
-      const said = await job(
-        makeImage,
+      const said = await box.job(
+        makeWholeImage,
         'docker run -d --name dind --privileged -v /tmp/dind:/var/run -v /var/lib/docker box:1 dockerd --storage-driver vfs --iptables=false \\',
         '  --ip6tables=false --bridge none >/dev/null',
         'export DOCKER_HOST=unix:///tmp/dind/docker.sock',

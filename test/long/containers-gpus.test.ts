@@ -19,14 +19,13 @@ import { leased } from '../kit/runtimes.ts';
 import { clientImage, loadEngineBase, makeEngineImage } from '../support/engine-base.ts';
 import { type GpuEngine, gpuEngine } from '../support/gpu-hook/gpu-engine.ts';
 import { ensureImages } from '../support/images.ts';
+import { makeImage } from '../support/job-containers.ts';
 import { lacks } from '../support/require.ts';
 
 const never = new AbortController().signal;
 const cards = [0, 1, 2].map((minor) => leased({ minor, uuid: `GPU-${minor}-0000` }));
 const [zero, one, two] = cards as [LeasedDevice, LeasedDevice, LeasedDevice];
 const instance = leased({ kind: 'mig', uuid: 'MIG-0-0000', parent: zero.uuid, minor: 0, mig: null });
-/** The job's engine reaches no registry, so its image is made of the sandbox itself. */
-const makeImage = 'tar -C / -c bin etc tmp | docker import - box:1 >/dev/null';
 const list = 'for n in /dev/nvidia* /dev/nvidia-caps/*; do [ -c $n ] && echo ${n#/dev/}; done';
 const libraries = '/usr/lib/x86_64-linux-gnu';
 

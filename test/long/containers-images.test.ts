@@ -2,16 +2,14 @@
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
-import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
-import { build, clientImage, loadEngineBase } from '../support/engine-base.ts';
+import { build } from '../support/engine-base.ts';
 import { heldEngine } from '../support/held-engine.ts';
-import { ensureImages, images } from '../support/images.ts';
-import { type Home, onejob } from '../support/onejob.ts';
+import { images } from '../support/images.ts';
+import { boxes } from '../support/job-containers.ts';
 import { registryOf } from '../support/registry.ts';
 import { lacks } from '../support/require.ts';
-import { wayOutOf } from '../support/veth.ts';
 
 const tool = 'acme/tool:1';
 const other = 'acme/other:2';
@@ -21,39 +19,17 @@ const dockerfileOf = (word: string) =>
   `FROM ${images.base}\nRUN head -c 20000000 /dev/urandom >/big\nRUN echo ${word} >/word\nCMD ["cat", "/word"]\n`;
 
 describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for jobs', () => {
-  let engine: PrivateEngine;
-  let home: Home;
+  const box = boxes(`containers: { images: ["${tool}", "${other}"] }`, {
+    engine: { config: { 'insecure-registries': ['198.18.0.0/15'] } },
+    make: async ({ api }) => {
+      await build(api, tool, dockerfileOf('first'));
+      await build(api, other, `FROM ${tool}\nCMD ["echo", "other"]\n`);
+    },
+  });
 
-  beforeAll(async () => {
-    engine = await privateEngine({ config: { 'insecure-registries': ['198.18.0.0/15'] } });
-    await ensureImages(engine.socket);
-    await loadEngineBase(engine.api);
-    await build(engine.api, tool, dockerfileOf('first'));
-    await build(engine.api, other, `FROM ${tool}\nCMD ["echo", "other"]\n`);
-    home = await onejob({
-      engine: engine.socket,
-      env: { DOCKER_HOST: engine.url },
-      config: `pools: { box: { image: "${clientImage}", containers: { images: ["${tool}", "${other}"] }, stop_grace: 1s } }\n`,
-    });
-    const built = await home.cli(['image', 'build', 'engine']).ended;
-    expect(built.code, built.stderr).toBe(0);
-    await home.up();
-  }, 300_000);
-  afterAll(async () => {
-    await home?.close();
-    await engine?.[Symbol.asyncDispose]();
-  }, 120_000);
-
-  /** Runs a script as a job; what it printed. */
-  async function job(...lines: readonly string[]): Promise<string> {
-    const { code, stdout, stderr } = await home.run('--pool', 'box', '--', 'sh', '-ec', lines.join('\n')).ended;
-    expect(code, `${stdout}\n${stderr}`).toBe(0);
-    return stdout;
-  }
-
-  const idOf = async (image: string) => ((await engine.api.ok('GET', `/images/${image}/json`)) as { readonly Id: string }).Id;
+  const idOf = async (image: string) => ((await box.engine.api.ok('GET', `/images/${image}/json`)) as { readonly Id: string }).Id;
   const stores = () => {
-    const root = join(engine.dataRoot, 'volumes');
+    const root = join(box.engine.dataRoot, 'volumes');
     return readdirSync(root).flatMap((name) => (/-images-\w+$/.test(name) ? [join(root, name, '_data')] : []));
   };
   const contents = (store: string) =>
@@ -63,8 +39,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   const asMade = async (word: string) => `${await idOf(tool)}\n${await idOf(other)}\n${word}\nother\n`;
 
   test('a job has them under their names, and each agent only their description', async () => {
-    expect(await job(look)).toBe(await asMade('first'));
-    const said = await job(
+    expect(await box.job(look)).toBe(await asMade('first'));
+    const said = await box.job(
       `printf 'FROM ${tool}\\nRUN cat /word >/copy\\n' | docker build -q -t mine - >/dev/null`,
       'docker run --rm mine cat /copy',
       `docker run --rm -v ${inEngine.storage}/docker:/d ${tool} du -skx /d | cut -f 1`,
@@ -75,12 +51,12 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   }, 240_000);
 
   test('a job with all rights cannot change them, and what it does to its own names is gone with it', async () => {
-    await job('true');
+    await box.job('true');
     const [store = '', ...more] = stores();
     expect(more).toEqual([]);
     const before = contents(store);
     const ready = `/h${inEngine.ready}`;
-    const said = await job(
+    const said = await box.job(
       `docker run --rm --privileged --pid host --network host -v /:/h -v ${inEngine.ready}:${inEngine.ready} ${tool} sh -c '`,
       `for way in ${ready} ${inEngine.ready}; do [ -e $way/seed ] && echo reached; done`,
       `for way in ${ready} ${inEngine.ready} /h/proc/1/root${inEngine.ready}; do`,
@@ -105,18 +81,18 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
     );
     expect(said).toBe('reached\nreached\nend\nevil\n');
     expect(contents(store)).toBe(before);
-    expect(await job(look)).toBe(await asMade('first'));
+    expect(await box.job(look)).toBe(await asMade('first'));
   }, 240_000);
 
   test('a newer image is there for the agents that are made after it, and the older ones go', async () => {
     const [old] = stores();
-    await build(engine.api, tool, dockerfileOf('second'));
+    await build(box.engine.api, tool, dockerfileOf('second'));
     // The agent that waits already has the older one.
-    await job('true');
-    await expect.poll(() => job(`docker run --rm ${tool}`), { timeout: 120_000 }).toBe('second\n');
-    expect(await job(look)).toBe(await asMade('second'));
+    await box.job('true');
+    await expect.poll(() => box.job(`docker run --rm ${tool}`), { timeout: 120_000 }).toBe('second\n');
+    expect(await box.job(look)).toBe(await asMade('second'));
     const left = async () => {
-      await job('true');
+      await box.job('true');
       return stores();
     };
     await expect.poll(left, { timeout: 60_000 }).not.toContain(old);
@@ -124,14 +100,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   }, 300_000);
 
   test('a daemon that was killed while it made them ready goes on with it, and leaves nothing', async () => {
-    using held = await heldEngine(engine.socket);
-    await using here = await onejob({
-      engine: engine.socket,
-      env: { DOCKER_HOST: held.url },
-      config: `pools: { box: { image: "${clientImage}", containers: { images: ["${other}"] } } }\n`,
-    });
-    const built = await here.cli(['image', 'build', 'engine']).ended;
-    expect(built.code, built.stderr).toBe(0);
+    using held = await heldEngine(box.engine.socket);
+    await using here = await box.another(`containers: { images: ["${other}"] }`, { DOCKER_HOST: held.url });
     const reads = /^GET \S*\/images\/\S+\/get/;
     const holding = held.hold(reads);
     const doomed = await here.up();
@@ -146,23 +116,16 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   }, 240_000);
 
   test('a registry is asked with the password of the pool, and by digest; a mirror by the engines of jobs, without it', async () => {
-    const address = wayOutOf(engine);
-    await using registry = await registryOf(engine.api, tool, 'robot:secret');
-    await using mirror = await registryOf(engine.api, tool);
+    const { address } = box.engine;
+    await using registry = await registryOf(box.engine.api, tool, 'robot:secret');
+    await using mirror = await registryOf(box.engine.api, tool);
     const name = `${address}:${registry.port}/acme/private:1`;
-    const logins = join(home.cwd, 'logins');
+    const logins = join(box.home.cwd, 'logins');
     mkdirSync(logins);
     const auths = { [`${address}:${registry.port}`]: { auth: Buffer.from('robot:secret').toString('base64') } };
     writeFileSync(join(logins, 'config.json'), JSON.stringify({ auths }));
     const containers = `{ images: ["${name}@${registry.digest}", "${tool}"], logins: "${logins}", mirrors: ["http://${address}:${mirror.port}"] }`;
-    await using here = await onejob({
-      engine: engine.socket,
-      env: { DOCKER_HOST: engine.url },
-      through: ['nsenter', `--net=/proc/${engine.pid}/ns/net`],
-      config: `pools: { box: { image: "${clientImage}", network: default, containers: ${containers} } }\n`,
-    });
-    const built = await here.cli(['image', 'build', 'engine']).ended;
-    expect(built.code, built.stderr).toBe(0);
+    await using here = await box.another(`network: default, containers: ${containers}`);
     await here.up();
     const script = [
       `docker run --rm ${name}`,
@@ -248,11 +211,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   }, 400_000);
 
   test('an image that nobody has keeps the pool from starting, and says why', async () => {
-    await using here = await onejob({
-      engine: engine.socket,
-      env: { DOCKER_HOST: engine.url },
-      config: `pools: { box: { image: "${clientImage}", pull: never, containers: { images: ["acme/none:1"] } } }\n`,
-    });
+    await using here = await box.another('pull: never, containers: { images: ["acme/none:1"] }');
     await here.up();
     await expect
       .poll(async () => (await here.cli(['status']).ended).stdout, { timeout: 60_000 })

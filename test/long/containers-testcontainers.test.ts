@@ -1,21 +1,22 @@
 /** Testcontainers in a job, unchanged, with the engine of its agent. Its reaper is played: what tells it what to remove is the real client. */
 import { writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { build, clientImage } from '../support/engine-base.ts';
-import { engineForPools, type PoolEngine } from '../support/job-containers.ts';
-import type { Home } from '../support/onejob.ts';
+import { describe, expect, test } from 'vitest';
+import { clientImage } from '../support/engine-base.ts';
+import { boxes, makeWholeImage } from '../support/job-containers.ts';
 import { lacks } from '../support/require.ts';
 import { testcontainers } from '../support/testcontainers.ts';
 
 /** The docker command, and the libraries that Node needs. */
-const image = 'onejob-test/docker-and-libraries:1';
-const dockerfile = `FROM debian:trixie-slim AS all
+const image = {
+  name: 'onejob-test/docker-and-libraries:1',
+  dockerfile: `FROM debian:trixie-slim AS all
 RUN mkdir -p /c/usr/lib/x86_64-linux-gnu; \\
     cd /usr/lib/x86_64-linux-gnu && cp -L libstdc++.so.6 libgcc_s.so.1 libm.so.6 libdl.so.2 libpthread.so.0 libc.so.6 /c/usr/lib/x86_64-linux-gnu/
 FROM ${clientImage}
 COPY --from=all /c/ /
-`;
+`,
+};
 
 /** One connection to the reaper: filters until it closes, each acknowledged; then what they name goes (moby-ryuk, `reaper.go`). */
 const reap = `#!/bin/sh
@@ -28,10 +29,9 @@ docker ps -aq $filters | grep -v "$(hostname)" | xargs -r docker rm -f >/dev/nul
 docker network ls -q $filters | xargs -r docker network rm >/dev/null
 `;
 
-/** The job's engine reaches no registry, so its images are made of the sandbox itself. */
 const makeImages = [
   `printf '%s' '${reap.replaceAll("'", "'\\''")}' >/tmp/reap && chmod 755 /tmp/reap`,
-  'tar -C / -c $(cd /; ls -d bin etc lib lib64 tmp usr) | docker import - box:1 >/dev/null',
+  makeWholeImage,
   `printf 'FROM box:1\\nCMD ["sh", "-c", "echo Started; exec nc -ll -p 8080 -e /tmp/reap"]\\n' | docker build -q -t reaper:1 - >/dev/null`,
 ];
 
@@ -61,34 +61,20 @@ process.exit(0);
 `;
 
 describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase', 'testcontainers'))('Testcontainers in a job', () => {
-  let engine: PoolEngine;
-  let home: Home;
-  beforeAll(async () => {
-    engine = await engineForPools();
-    await build(engine.api, image, dockerfile);
-    const volumes = [`${testcontainers}:/testcontainers`, `${dirname(dirname(process.execPath))}:/node`];
-    home = await engine.home(
-      `pools: { box: { image: "${image}", containers: true, memory: 4GiB, stop_grace: 1s, volumes: ${JSON.stringify(volumes)} } }\n`,
-    );
-    await home.up();
-  }, 300_000);
-  afterAll(async () => {
-    await home?.close();
-    await engine?.[Symbol.asyncDispose]();
-  }, 120_000);
+  const volumes = [`${testcontainers}:/testcontainers`, `${dirname(dirname(process.execPath))}:/node`];
+  const box = boxes(`memory: 4GiB, volumes: ${JSON.stringify(volumes)}`, { image });
 
   test('containers have ports, files, names and health, and those that a test forgot are reaped', async () => {
-    writeFileSync(join(home.cwd, 'name'), 'workspace\n');
-    writeFileSync(join(home.cwd, 'test.mjs'), script);
-    const lines = [
+    writeFileSync(join(box.home.cwd, 'name'), 'workspace\n');
+    writeFileSync(join(box.home.cwd, 'test.mjs'), script);
+    const said = await box.job(
       ...makeImages,
       'export RYUK_CONTAINER_IMAGE=reaper:1',
       '/node/bin/node test.mjs',
       'until [ -z "$(docker ps -q --filter label=org.testcontainers=true | grep -v "$(docker ps -q --filter ancestor=reaper:1)")" ]; do sleep 0.2; done',
       'docker network ls -q --filter label=org.testcontainers=true',
       'echo reaped',
-    ];
-    const { code, stdout, stderr } = await home.run('--pool', 'box', '--', 'sh', '-ec', lines.join('\n')).ended;
-    expect([code, stdout], stderr).toEqual([0, 'from its port: hello\nfrom its folder: workspace\nhealthy: hello\nreaped\n']);
+    );
+    expect(said).toBe('from its port: hello\nfrom its folder: workspace\nhealthy: hello\nreaped\n');
   }, 240_000);
 });

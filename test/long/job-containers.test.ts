@@ -2,19 +2,13 @@
 import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { describe, expect, onTestFinished, test } from 'vitest';
 import type { Boundary } from '../../src/manager/actions/action-runner.ts';
 import { engineUsers, inEngine } from '../../src/runtimes/docker/engine-program.ts';
-import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
-import { clientImage, loadEngineBase } from '../support/engine-base.ts';
 import type { Engine } from '../support/engine-http.ts';
 import { heldEngine } from '../support/held-engine.ts';
-import { ensureImages } from '../support/images.ts';
-import { type Daemon, type Home, onejob } from '../support/onejob.ts';
+import { boxes, makeImage } from '../support/job-containers.ts';
 import { lacks } from '../support/require.ts';
-
-/** The job's engine reaches no registry, so its image is made of the sandbox itself. */
-const makeImage = 'tar -C / -c bin etc tmp | docker import - box:1 >/dev/null';
 
 /** Runs a script in the container of an engine, as the sandbox's user 1000 is known there, and does not wait for it. */
 async function inEngineOf(api: Engine, id: string, script: string): Promise<void> {
@@ -24,41 +18,11 @@ async function inEngineOf(api: Engine, id: string, script: string): Promise<void
 }
 
 describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool with containers', () => {
-  let engine: PrivateEngine;
-  let home: Home;
-  let daemon: Daemon;
-
-  beforeAll(async () => {
-    engine = await privateEngine();
-    await ensureImages(engine.socket);
-    await loadEngineBase(engine.api);
-    home = await homeOf('user: "1000:1000", memory: 2GiB');
-    const built = await home.cli(['image', 'build', 'engine']).ended;
-    expect(built).toMatchObject({ code: 0, stdout: expect.stringMatching(/^engine: onejob\/engine:\w{12} was built$/m) });
-    daemon = await home.up();
-  }, 300_000);
-  afterAll(async () => {
-    await home?.close();
-    await engine?.[Symbol.asyncDispose]();
-  }, 120_000);
-
-  const homeOf = (keys: string): Promise<Home> =>
-    onejob({
-      engine: engine.socket,
-      env: { DOCKER_HOST: engine.url },
-      config: `pools: { box: { image: "${clientImage}", containers: true, stop_grace: 1s, ${keys} } }\n`,
-    });
-
-  /** Runs a script as a job; what it printed. */
-  async function job(...lines: readonly string[]): Promise<string> {
-    const { code, stdout, stderr } = await home.run('--pool', 'box', '--', 'sh', '-ec', lines.join('\n')).ended;
-    expect(code, `${stdout}\n${stderr}`).toBe(0);
-    return stdout;
-  }
+  const box = boxes('user: "1000:1000", memory: 2GiB');
 
   test('a job that prints a lot fills no disk, and its last words are kept', async () => {
     const printed = 'head -c 70000000 /dev/zero | tr "\\0" x | fold -w 1000; echo; echo all';
-    const running = home.run(
+    const running = box.home.run(
       '--pool',
       'box',
       '--no-workspace',
@@ -68,12 +32,12 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
       `${printed}; mkfifo in; read -r _ <in; echo last`,
     );
     await running.says(/^all$/m);
-    const [agent = ''] = readdirSync(join(home.stateDir, 'engines'));
+    const [agent = ''] = readdirSync(join(box.home.stateDir, 'engines'));
     await expect
-      .poll(() => statSync(join(home.stateDir, 'engines', agent, inEngine.log)).size, { timeout: 30_000 })
+      .poll(() => statSync(join(box.home.stateDir, 'engines', agent, inEngine.log)).size, { timeout: 30_000 })
       .toBeLessThan(1e7);
-    const agents = (await engine.api.ok('GET', '/containers/json')) as readonly { readonly Id: string }[];
-    for (const { Id } of agents) await inEngineOf(engine.api, Id, '[ ! -p /workspace/in ] || echo >/workspace/in');
+    const agents = (await box.engine.api.ok('GET', '/containers/json')) as readonly { readonly Id: string }[];
+    for (const { Id } of agents) await inEngineOf(box.engine.api, Id, '[ ! -p /workspace/in ] || echo >/workspace/in');
     const { code, stdout } = await running.ended;
     expect([code, stdout.slice(-9)]).toEqual([0, 'all\nlast\n']);
     // Of more than `log_limit`, the beginning and the end are kept.
@@ -81,7 +45,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
   }, 240_000);
 
   test('a container with all rights has no rights over the host', async () => {
-    const said = await job(
+    const said = await box.job(
       makeImage,
       'docker run --rm --privileged --pid host --network host -v /:/h box:1 sh -c "',
       'mknod /tmp/disk b 1 0 2>/dev/null && echo node',
@@ -96,25 +60,25 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
   }, 120_000);
 
   test('a job that ends its engine is one that was lost, and nothing of it stays', async () => {
-    const { code } = await home.run(
+    const { code } = await box.home.run(
       ...['--pool', 'box', '--retries', '0', '--', 'sh', '-ec'],
       `${makeImage}; docker run --rm --privileged --pid host box:1 sh -c 'kill -9 $(pidof podman)'; sleep 60`,
     ).ended;
     expect(code).not.toBe(0);
-    const jobs = await home.api.jobs({ all: true, pool: null });
+    const jobs = await box.home.api.jobs({ all: true, pool: null });
     const ended = jobs.find(({ command }) => command.join(' ').includes('pidof'));
     expect(ended?.result).toEqual({ kind: 'lost', reason: expect.stringMatching(/^the engine of its containers ended/) });
-    expect(await job('echo next')).toBe('next\n');
+    expect(await box.job('echo next')).toBe('next\n');
   }, 120_000);
 
   test('a daemon that is killed takes over the job of an engine, and hears how it ends', async () => {
     const script = `${makeImage}; docker run -d --name box box:1 sleep 300 >/dev/null; echo begun; read -r line <in; echo "$line"; exit 7`;
-    const running = home.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', `mkfifo in; ${script}`);
+    const running = box.home.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', `mkfifo in; ${script}`);
     await running.says(/begun/);
-    await daemon.kill();
-    daemon = await home.up();
-    const agents = (await engine.api.ok('GET', '/containers/json')) as readonly { readonly Id: string }[];
-    for (const { Id } of agents) await inEngineOf(engine.api, Id, '[ ! -p /workspace/in ] || echo heard >/workspace/in');
+    await box.daemon.kill();
+    box.daemon = await box.home.up();
+    const agents = (await box.engine.api.ok('GET', '/containers/json')) as readonly { readonly Id: string }[];
+    for (const { Id } of agents) await inEngineOf(box.engine.api, Id, '[ ! -p /workspace/in ] || echo heard >/workspace/in');
     expect(await running.ended).toMatchObject({ code: 7, stdout: 'begun\nheard\n' });
   }, 120_000);
 
@@ -122,7 +86,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     const results = mkdtempSync(join(tmpdir(), 'ojr-'));
     onTestFinished(() => rmSync(results, { recursive: true }));
     chmodSync(results, 0o777);
-    await using here = await homeOf(`caches: ["pip:/cache"], volumes: ["${results}:/out:rw"], agents: 1`);
+    await using here = await box.another(`caches: ["pip:/cache"], volumes: ["${results}:/out:rw"], agents: 1`);
     await here.up();
     const run = (...lines: readonly string[]) =>
       here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-ec', lines.join('\n')).ended;
@@ -139,7 +103,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
   }, 180_000);
 
   test('a job over the memory of its pool is told so', async () => {
-    await using here = await homeOf('memory: 64MiB');
+    await using here = await box.another('memory: 64MiB');
     await here.up();
     const script = `x=$(head -c 600m /dev/zero | tr "\\0" x)`;
     const { code } = await here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', script).ended;
@@ -149,7 +113,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
   }, 180_000);
 
   test('the limits of the pool hold for the containers of a job, too', async () => {
-    await using here = await homeOf('memory: 64MiB, pids: 100');
+    await using here = await box.another('memory: 64MiB, pids: 100');
     await here.up();
     const script = [
       makeImage,
@@ -172,7 +136,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
   test.each(boundaries satisfies readonly Boundary[])(
     'a daemon that is killed at %s leaves one run, and nothing else',
     async (at) => {
-      await using here = await homeOf('agents: 1');
+      await using here = await box.another('agents: 1');
       const doomed = here.cli(['up'], { env: { ONEJOB_CRASH_AT: at } });
       await doomed.says(/onejob is up/);
       const submit = () => here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', 'docker version >/dev/null && echo done');
@@ -198,14 +162,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
   ])(
     'a daemon that was killed while it %s leaves nothing, also when that takes effect late',
     async (_, calls) => {
-      using held = await heldEngine(engine.socket);
-      await using here = await onejob({
-        engine: engine.socket,
-        env: { DOCKER_HOST: held.url },
-        config: `pools: { box: { name: "box-{n}", image: "${clientImage}", containers: true } }\n`,
-      });
-      const built = await here.cli(['image', 'build', 'engine']).ended;
-      expect(built.code, built.stderr).toBe(0);
+      using held = await heldEngine(box.engine.socket);
+      await using here = await box.another('name: "box-{n}"', { DOCKER_HOST: held.url });
       const [first, second] = calls;
       const holding = held.hold(first);
       const doomed = await here.up();

@@ -29,6 +29,8 @@ export interface PrivateEngine extends AsyncDisposable {
   readonly api: Engine;
   /** Pid of dockerd; null while it is stopped. */
   readonly pid: number | null;
+  /** Its network namespace, which it also has after a new start. */
+  readonly net: string;
   /** What dockerd has logged so far. */
   readonly log: string;
   start(): Promise<void>;
@@ -50,6 +52,7 @@ export async function privateEngine(options: PrivateEngineOptions = {}): Promise
   const socket = join(dir, 'd.sock');
   writeFileSync(join(dir, 'daemon.json'), JSON.stringify({ 'live-restore': options.liveRestore ?? false, ...options.config }));
   const network = await networkNamespace();
+  const net = `/proc/${network.pid}/ns/net`;
   const api = engineAt(socket);
   let daemon: ChildProcess | null = null;
   let log = '';
@@ -59,7 +62,7 @@ export async function privateEngine(options: PrivateEngineOptions = {}): Promise
     const child = spawn(
       'nsenter',
       [
-        ...[`--net=/proc/${network.pid}/ns/net`, 'setpriv', '--pdeathsig', 'TERM', 'dockerd'],
+        ...[`--net=${net}`, 'setpriv', '--pdeathsig', 'TERM', 'dockerd'],
         ...['--config-file', join(dir, 'daemon.json'), '--data-root', join(dir, 'data'), '--exec-root', join(dir, 'x')],
         ...['--pidfile', join(dir, 'd.pid'), '--host', `unix://${socket}`],
       ],
@@ -127,6 +130,7 @@ export async function privateEngine(options: PrivateEngineOptions = {}): Promise
     get pid() {
       return daemon?.pid ?? null;
     },
+    net,
     get log() {
       return log;
     },

@@ -1,44 +1,109 @@
-/** Pools with `containers` for tests of CI services: a private Engine whose sandboxes reach a server of this host, and a first image in each engine. */
+/** Pools with `containers` for tests: a private Engine whose sandboxes reach a server of this host, and a first image in each engine. */
 import { chmodSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { type PrivateEngine, privateEngine } from './dockerd.ts';
-import { clientImage, loadEngineBase } from './engine-base.ts';
+import { afterAll, beforeAll, expect } from 'vitest';
+import { type PrivateEngine, type PrivateEngineOptions, privateEngine } from './dockerd.ts';
+import { build, clientImage, loadEngineBase } from './engine-base.ts';
 import { ensureImages } from './images.ts';
-import { type Home, onejob } from './onejob.ts';
+import { type Daemon, type Home, onejob } from './onejob.ts';
 import { wayOutOf } from './veth.ts';
 
-/** The image that each engine has before its job: the files of the sandbox itself, since it reaches no registry. */
+/** The first image in the engine of a job: the files of the sandbox itself, since it reaches no registry. */
 export const boxImage = 'box:1';
 
-export interface PoolEngine extends Pick<PrivateEngine, 'api' | 'socket'>, AsyncDisposable {
+/** Shell that makes it, of the shell and its like. */
+export const makeImage = `tar -C / -c bin etc tmp | docker import - ${boxImage} >/dev/null`;
+
+/** Shell that makes it, of all programs of the sandbox. */
+export const makeWholeImage = `tar -C / -c $(cd /; ls -d bin etc lib lib64 tmp usr) | docker import - ${boxImage} >/dev/null`;
+
+export interface PoolEngine extends PrivateEngine {
   /** Of this host, as sandboxes reach it. */
   readonly address: string;
   /** A onejob beside that Engine, in its network, with the image of its agents' engines. */
   home(config: string, env?: Readonly<Record<string, string>>): Promise<Home>;
 }
 
-export async function engineForPools(): Promise<PoolEngine> {
-  const engine = await privateEngine();
+export async function engineForPools(options: PrivateEngineOptions = {}): Promise<PoolEngine> {
+  const engine = await privateEngine(options);
   try {
     await ensureImages(engine.socket);
     await loadEngineBase(engine.api);
-    return {
-      api: engine.api,
-      socket: engine.socket,
-      address: wayOutOf(engine),
-      async home(config, env = {}) {
-        const through = ['nsenter', `--net=/proc/${engine.pid}/ns/net`];
-        const home = await onejob({ engine: engine.socket, config, env: { DOCKER_HOST: engine.url, ...env }, through });
-        const { code, stdout, stderr } = await home.cli(['image', 'build', 'engine']).ended;
-        if (code !== 0) throw new Error(`no image for engines: ${stdout}\n${stderr}`);
-        return home;
-      },
-      [Symbol.asyncDispose]: () => engine[Symbol.asyncDispose](),
-    };
+    return Object.assign(engine, { address: wayOutOf(engine), home: homeAt(engine) });
   } catch (error) {
     await engine[Symbol.asyncDispose]();
     throw error;
   }
+}
+
+const homeAt =
+  ({ socket, url, net }: PrivateEngine): PoolEngine['home'] =>
+  async (config, env = {}) => {
+    const home = await onejob({ engine: socket, config, env: { DOCKER_HOST: url, ...env }, through: ['nsenter', `--net=${net}`] });
+    const { code, stdout, stderr } = await home.cli(['image', 'build', 'engine']).ended;
+    if (code === 0 && /^engine: onejob\/engine:\w{12} was built$/m.test(stdout)) return home;
+    await home.close();
+    throw new Error(`no image for engines: ${stdout}\n${stderr}`);
+  };
+
+interface BoxOptions {
+  /** What the image of its sandboxes is made of; default: the image with the docker command alone. */
+  readonly image?: { readonly name: string; readonly dockerfile: string };
+  readonly engine?: PrivateEngineOptions;
+  /** What the Engine has before the daemon starts. */
+  readonly make?: (engine: PoolEngine) => Promise<void>;
+}
+
+export interface Box {
+  readonly engine: PoolEngine;
+  readonly home: Home;
+  daemon: Daemon;
+  /** Runs a script as a job; what it printed. */
+  job(...lines: readonly string[]): Promise<string>;
+  /** Another onejob beside the Engine, with a pool that has these keys instead. */
+  another(keys: string, env?: Readonly<Record<string, string>>): Promise<Home>;
+}
+
+/** The pool `box`, with `keys` and `containers`, for the tests of a `describe`: hooks start the Engine and the daemon, and end them. */
+export function boxes(keys: string, { image, engine: options, make }: BoxOptions = {}): Box {
+  const opened = new AsyncDisposableStack();
+  let parts: Pick<Box, 'engine' | 'home' | 'daemon'> | null = null;
+  const all = () => {
+    if (parts === null) throw new Error('the hooks have not run');
+    return parts;
+  };
+  const configOf = (more: string) => {
+    const containers = /\bcontainers:/.test(more) ? '' : 'containers: true, ';
+    return `pools: { box: { image: "${image?.name ?? clientImage}", ${containers}stop_grace: 1s, ${more} } }\n`;
+  };
+  beforeAll(async () => {
+    const engine = opened.use(await engineForPools(options));
+    if (image !== undefined) await build(engine.api, image.name, image.dockerfile);
+    await make?.(engine);
+    const home = opened.use(await engine.home(configOf(keys)));
+    parts = { engine, home, daemon: await home.up() };
+  }, 300_000);
+  afterAll(() => opened.disposeAsync(), 120_000);
+  return {
+    get engine() {
+      return all().engine;
+    },
+    get home() {
+      return all().home;
+    },
+    get daemon() {
+      return all().daemon;
+    },
+    set daemon(daemon) {
+      all().daemon = daemon;
+    },
+    async job(...lines) {
+      const { code, stdout, stderr } = await all().home.run('--pool', 'box', '--', 'sh', '-ec', lines.join('\n')).ended;
+      expect(code, `${stdout}\n${stderr}`).toBe(0);
+      return stdout;
+    },
+    another: (more, env) => all().engine.home(configOf(more), env),
+  };
 }
 
 /** Words of a pool: its sandboxes have the docker command, and a real program where `starter` looks for it. */
@@ -48,7 +113,7 @@ export const poolWith = (program: string): string =>
 /** The image by itself is a service: ready after a second, it answers at port 80 with what its variable `PAGE` says. */
 const service = 'echo "$PAGE" >/tmp/index.html; sleep 1; touch /ready; exec httpd -f -p 80 -h /tmp';
 
-/** Shell that makes the image of the files of the sandbox. */
+/** Shell that makes the first image with that service in it. */
 export const makeBox = `tar -C / -c $(cd /; ls -d bin etc lib lib64 tmp 2>/dev/null) | docker import -c 'CMD ${JSON.stringify(['sh', '-c', service])}' - ${boxImage} >&2`;
 
 /** The same image at a registry. */
