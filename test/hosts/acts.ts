@@ -129,6 +129,7 @@ export function tryHostsWith(engine: Setup['engine'], whole: readonly number[] =
       });
 
       shortActs(() => it);
+      if (setup.engine === 'Podman') podmanActs(() => it);
       if (whole.includes(place)) wholeActs(() => it);
       lastAct(() => it);
     });
@@ -208,8 +209,13 @@ function shortActs(now: () => Tried): void {
   test('a power cut', () => cutWhileScriptsRun(now(), (host) => host.cut()));
 }
 
+/** Does what onejob says of a container that Podman cannot list any more; once for each that it says it of. */
+async function doAsTold(host: Host): Promise<void> {
+  await host.sh(`journalctl -b -o cat -u onejob | grep -o 'podman rm --force [0-9a-f]*' | sort -u | sh >/dev/null 2>&1 || true`);
+}
+
 /** The scripts of two jobs run meanwhile: each has run once, and its job is lost. */
-async function cutWhileScriptsRun({ host, job, jobs, isReady }: Tried, cut: (host: Host) => Promise<void>): Promise<void> {
+async function cutWhileScriptsRun({ host, engine, job, jobs, isReady }: Tried, cut: (host: Host) => Promise<void>): Promise<void> {
   for (const pool of pools) await isReady(pool);
   await host.sh('cd /srv/evidence && : >build && : >proc && chmod 666 build proc && sync');
   const before = (await jobs()).length;
@@ -217,7 +223,10 @@ async function cutWhileScriptsRun({ host, job, jobs, isReady }: Tried, cut: (hos
   await Promise.all(runs.map((run) => run.says(/on disk/)));
   await cut(host);
   await host.boot();
-  const after = async () => (await jobs()).slice(before).map(({ pool, state, result }) => [pool, state, result?.kind]);
+  const after = async () => {
+    if (engine === 'podman') await doAsTold(host);
+    return (await jobs()).slice(before).map(({ pool, state, result }) => [pool, state, result?.kind]);
+  };
   await expect
     .poll(async () => (await after().catch(() => [])).toSorted(), patient)
     .toEqual([
@@ -229,6 +238,18 @@ async function cutWhileScriptsRun({ host, job, jobs, isReady }: Tried, cut: (hos
     expect(await job(pool, 'echo again').ended).toMatchObject({ code: 0, stdout: 'again\n' });
   }
   expect(await host.sh('cat /srv/evidence/build /srv/evidence/proc')).toBe('begun\nbegun\n');
+}
+
+function podmanActs(now: () => Tried): void {
+  test('a container that a power cut left half written', async () => {
+    const { host } = now();
+    await cutWhileScriptsRun(now(), async () => {
+      // Podman does not sync a layer that it makes, so a cut leaves this now and then.
+      await host.sh('for lower in /var/lib/containers/storage/overlay/*/lower; do : >$lower; done; sync');
+      await host.cut();
+    });
+    expect(await host.sh('journalctl -b -o cat -u onejob')).toContain('podman rm --force');
+  });
 }
 
 function wholeActs(now: () => Tried): void {
