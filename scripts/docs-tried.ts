@@ -25,7 +25,9 @@ function hosts(tried: readonly Result[]): string {
     const groups = `${setup.groups}, ${versions.groups === 'cgroup2fs' ? 'version 2' : versions.groups}`;
     const passed = Object.keys(acts).length - failed.length;
     const outcome = failed.length === 0 ? `${passed} passed` : `${passed} passed; **failed:** ${failed.join('; ')}`;
-    const engine = `${setup.engine.replace(/ \d+/, '')} ${versions.engine}`;
+    const [name, number = ''] = setup.engine.split(' ');
+    // One that was built has the version of its source.
+    const engine = versions.engine.startsWith(number) ? `${name} ${versions.engine}` : `${setup.engine} (${versions.engine})`;
     return `| ${engine} | ${setup.images} | ${groups} | ${setup.firewall} | ${setup.restart} | ${versions.systemd} | ${versions.kernel} | ${outcome} | ${date}, \`${tree.slice(0, 12)}\` |`;
   });
   return [
@@ -38,7 +40,8 @@ function hosts(tried: readonly Result[]): string {
 /** What was done, each act with the hosts on which it was. */
 function acts(tried: readonly Result[]): string {
   const names = [...new Set(tried.flatMap((one) => Object.keys(one.acts)))];
-  return names.map((name) => `- ${name} (${tried.filter((one) => name in one.acts).length} hosts)`).join('\n');
+  const count = (name: string): number => tried.filter((one) => name in one.acts).length;
+  return names.map((name) => `- ${name} (${count(name)} ${count(name) === 1 ? 'host' : 'hosts'})`).join('\n');
 }
 
 /** Power cuts of a busy host. */

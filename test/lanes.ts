@@ -48,7 +48,7 @@ const processes = [
   'src/http/connections.test.ts',
   'src/gpu/{host-facts,kernel-reader,lock,probe,processes,recording,run}.test.ts',
   'src/gpu/{amd,intel}/query.test.ts',
-  'src/images/{agent-package,engine-limits}.test.ts',
+  'src/images/{agent-package,engine-limits,prune}.test.ts',
   'src/logs/log-file.test.ts',
   'src/manager/{actions/probe-sandbox,caches/cache-tree,caches/disk-watch,caches/state-room,devices/repair}.test.ts',
   'src/notices/send.test.ts',

@@ -2,8 +2,9 @@
  * Reads the kernel log's device, without blocking: each look reads all that is there, from the oldest record on, so that it also
  * sees an error from while no manager was running (S5). It keeps the newest event of each kind per GPU.
  */
-import { closeSync, constants, openSync, readSync } from 'node:fs';
-import { attempt, codeOf, messageOf } from '../base/errors.ts';
+import { closeSync, constants, openSync } from 'node:fs';
+import { attempt, messageOf } from '../base/errors.ts';
+import { readRecords, recordSize } from '../system/kernel-records.ts';
 import { turn } from '../system/system-clock.ts';
 import { finding } from './finding.ts';
 import type { GpuFinding } from './inventory.ts';
@@ -33,8 +34,6 @@ interface KernelLogOptions {
   readonly say?: (finding: GpuFinding) => void;
 }
 
-/** A record is at most 8 KiB (CONSOLE_EXT_LOG_MAX); a read with less room fails. */
-const recordSize = 65_536;
 /** Reads before other work gets its turn: about 2 ms. */
 const burst = 500;
 /** Reads of one look; the next look continues with a log that grows faster. */
@@ -76,7 +75,7 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
     try {
       source ??= { fd: openSync(path, constants.O_RDONLY | constants.O_NONBLOCK), parse: createKernelParser(), rest: '' };
       for (let reads = 1; reads <= mostReads && source !== null; reads++) {
-        const bytes = readSome(source.fd, buffer);
+        const bytes = readRecords(source.fd, buffer);
         if (bytes === 'end') return null;
         if (bytes === 'overwritten') isLost = true;
         else take(source, bytes);
@@ -121,20 +120,6 @@ interface Source {
   readonly parse: (line: string) => KernelEvent[];
   /** The beginning of an incomplete line. */
   rest: string;
-}
-
-function readSome(fd: number, into: Buffer): number | 'end' | 'overwritten' {
-  try {
-    const bytes = readSync(fd, into, 0, into.length, null);
-    return bytes === 0 ? 'end' : bytes;
-  } catch (error) {
-    const code = codeOf(error);
-    if (code === 'EAGAIN') return 'end';
-    // The kernel wrote faster than we read, and continues with the oldest record it has.
-    if (code === 'EPIPE') return 'overwritten';
-    if (code === 'EINTR') return 0;
-    throw error;
-  }
 }
 
 function unreadable(sentence: string): GpuFinding {

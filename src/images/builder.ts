@@ -132,7 +132,7 @@ export class ImageBuilder {
     return onlyNamed(made).map((image) => ({ ...image, containers: used.filter((id) => id === image.id).length }));
   }
 
-  /** Removes own images without containers, except for those to `keep`, and incomplete builds; returns their references. */
+  /** Removes own images without containers, except for those to `keep`, and what has no name; returns their references. */
   async prune(keep: (image: ImageThere) => boolean, signal: AbortSignal): Promise<string[]> {
     const engine = this.#engine;
     const used = new Set(await engine.inUse(signal));
@@ -142,8 +142,9 @@ export class ImageBuilder {
     this.#parts.built.keepOnly((await engine.labelled([this.#own], signal)).map(({ id }) => id));
     // A running build has no name yet, either.
     if (this.#shared.isBusy()) return gone;
-    const unfinished = (await engine.dangling([this.#own], signal)).filter(({ labels }) => labels[imageLabels.hash] === undefined);
-    for (const { id } of unfinished) await engine.remove(id);
+    // The containerd store takes only the name of an image that another one is made of, and leaves the image.
+    const isOurs = ({ id, labels }: ImageThere): boolean => labels[imageLabels.hash] === undefined || this.#parts.built.has(id);
+    for (const { id } of (await engine.dangling([this.#own], signal)).filter(isOurs)) await engine.remove(id);
     return gone;
   }
 

@@ -1,36 +1,26 @@
 /** What was once found on hosts of today: what onejob says of rights that a host withholds, and of two Engines and two firewalls on one. */
-import { copyFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { quoted } from '../../src/base/quoted.ts';
-import { packThisClone } from '../support/cloud-machine.ts';
 import { lacks } from '../support/require.ts';
-import { createHost, type Host, makeHost } from './machine.ts';
+import { beginHost, denyNamespaces, importImage, longEnough } from './begin.ts';
+import type { Host } from './machine.ts';
 
 interface Line {
   readonly message: string;
   readonly hint?: string;
 }
 
-/** What Ubuntu's kernel does to programs without a profile. */
-const deny = 'abi <abi/4.0>,\nprofile bwrap /usr/bin/bwrap flags=(attach_disconnected) {\n  allow all,\n  deny userns,\n}\n';
 const pools = 'pools: { net: { agents: 1, image: "debian:stable-slim", network: internet } }\n';
 
 describe.skipIf(lacks('host'))('a host of today', { timeout: 300_000 }, () => {
   let host: Host;
 
   beforeAll(async () => {
-    await makeHost();
-    host = createHost();
-    using archive = packThisClone();
-    copyFileSync(archive.path, join(host.share, 'onejob.tgz'));
-    writeFileSync(join(host.share, 'bwrap'), deny);
-    writeFileSync(join(host.share, 'net.yml'), pools);
-    await host.boot();
-    await host.sh('tar -C /root -xzf /mnt/onejob.tgz && /root/onejob/install.sh');
-    await host.sh('docker import /mnt/image.tar debian:stable-slim && podman import /mnt/image.tar debian:stable-slim');
+    host = await beginHost({ bwrap: denyNamespaces, 'net.yml': pools });
+    await host.sh('/root/onejob/install.sh');
+    for (const engine of ['docker', 'podman'] as const) await importImage(host, engine);
     await host.sh('useradd --uid 4000 --create-home own && loginctl enable-linger own');
-  }, 3_600_000);
+  }, longEnough);
 
   afterAll(() => host?.[Symbol.asyncDispose]());
 

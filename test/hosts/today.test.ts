@@ -3,14 +3,13 @@
  * as the one before left it.
  */
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { quoted } from '../../src/base/quoted.ts';
 import type { PoolView, StatusView } from '../../src/contract/schema.ts';
-import { packThisClone } from '../support/cloud-machine.ts';
 import { lacks } from '../support/require.ts';
-import { createHost, type Host, makeHost } from './machine.ts';
+import { beginHost, importImage, longEnough, patient, tell } from './begin.ts';
+import type { Host } from './machine.ts';
 
 const config = `pools:
   build: { agents: 1, image: "debian:stable-slim", volumes: ["/srv/evidence:/evidence:rw"] }
@@ -18,33 +17,19 @@ const config = `pools:
   proc: { agents: 1, runtime: process, volumes: ["/srv/evidence:/evidence:rw"] }
 `;
 
-/** Its commands take seconds: programs run at this machine's speed, but system calls are slow. */
-const patient = { timeout: 240_000, interval: 500 };
-
 describe.skipIf(lacks('host'))('a host of today', () => {
   let host: Host;
 
   beforeAll(async () => {
-    await makeHost();
-    host = createHost();
-    using archive = packThisClone();
-    copyFileSync(archive.path, join(host.share, 'onejob.tgz'));
-    writeFileSync(join(host.share, 'config.yml'), config);
-    await host.boot();
-    await host.sh('tar -C /root -xzf /mnt/onejob.tgz');
-    // No Engine syncs an image that it imports: after a power cut its programs would be empty.
-    await host.sh(`docker import -c 'CMD ["bash"]' /mnt/image.tar debian:stable-slim && sync`);
-  }, 3_600_000);
-
-  const journal = async () => (await host.start('journalctl --no-pager -o cat -u onejob -n 20').ended).stdout;
+    host = await beginHost({ 'config.yml': config });
+    await importImage(host, 'docker');
+  }, longEnough);
 
   afterEach(async ({ task }) => {
-    if (task.result?.state === 'fail') console.log(`${await journal()}\n${host.look()}`);
+    if (task.result?.state === 'fail') await tell(host);
   });
 
-  afterAll(async () => {
-    await host?.[Symbol.asyncDispose]();
-  });
+  afterAll(() => host?.[Symbol.asyncDispose]());
 
   const pool = async (name: string): Promise<PoolView | undefined> => {
     const said = await host.start('onejob status --json').ended;
@@ -81,7 +66,7 @@ describe.skipIf(lacks('host'))('a host of today', () => {
 
   test('a power cut right after its installation leaves a service that starts at boot', async () => {
     // Jobs run as other users in each sandbox.
-    await host.sh('install -d -m 777 /srv/evidence && cd /srv/evidence && touch build proc && chmod 666 * && sync');
+    await host.sh('cd /srv/evidence && touch build proc && chmod 666 * && sync');
     await host.sh(
       '/root/onejob/install.sh && cp /mnt/config.yml /etc/onejob/ && sync /etc/onejob/config.yml && onejob service install',
     );

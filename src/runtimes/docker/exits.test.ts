@@ -17,7 +17,7 @@ const container = (state: { Status: string; ExitCode: number; OOMKilled?: boolea
 });
 
 /** Of an Engine whose containers outlive it, or do not; `there`: null when it has none. */
-async function over(there: ReturnType<typeof container> | null, LiveRestoreEnabled = true) {
+async function over(there: ReturnType<typeof container> | null, LiveRestoreEnabled = true, kernel = async (_: string) => false) {
   const answers: Readonly<Record<string, object | null>> = {
     '/info': { LiveRestoreEnabled },
     '/version': {},
@@ -31,7 +31,7 @@ async function over(there: ReturnType<typeof container> | null, LiveRestoreEnabl
   });
   const engine = await fake.connect();
   return {
-    exits: new Exits(engine, null),
+    exits: new Exits(engine, null, undefined, kernel),
     [Symbol.asyncDispose]: fake.stop,
   };
 }
@@ -50,6 +50,16 @@ test.each<[string, Parameters<typeof container>[0], Exit]>([
   expect(await here.exits.afterwards([one], never)).toEqual(new Map([['c1', exit]]));
   // The first result stays, and is not judged again.
   expect(await here.exits.atDeath('c1', state.ExitCode, undefined, never)).toEqual(exit);
+});
+
+test('one that the kernel ended for want of memory, which its Engine has missed', async () => {
+  const one = container({ Status: 'exited', ExitCode: 137 });
+  await using here = await over(one, true, async (id) => id === 'c1');
+  expect(await here.exits.atDeath('c1', 137, undefined, never)).toEqual({ kind: 'oom' });
+  here.exits.forget('c1');
+  expect(await here.exits.afterwards([one], never)).toEqual(new Map([['c1', { kind: 'oom' }]]));
+  here.exits.forget('c1');
+  expect(await here.exits.atDeath('c1', 1, undefined, never)).toEqual({ kind: 'code', code: 1 });
 });
 
 test('a killed container that is gone when its death is reported was removed', async () => {

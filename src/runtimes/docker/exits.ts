@@ -7,6 +7,7 @@ import { z } from 'zod';
 import type { OnejobError } from '../../base/errors.ts';
 import { deadline } from '../../core/clock.ts';
 import { type Exit, hostRestarted } from '../../core/slot.ts';
+import { hasKernelEnded } from '../../system/oom-log.ts';
 import type { ContainerAnswer, Engine } from '../engine/engine.ts';
 import { unreachable } from '../engine/failures.ts';
 import { get } from '../engine/wire.ts';
@@ -19,6 +20,7 @@ export class Exits {
   readonly #engine: Engine;
   readonly #bootId: string | null;
   readonly #dies: (id: string) => void;
+  readonly #kernelEnded: (id: string) => Promise<boolean>;
   readonly #known = new Map<string, Exit>();
   /** Whether containers outlive the Engine; null until it was asked. It is asked again after every interruption. */
   #outlive: boolean | null = null;
@@ -30,11 +32,20 @@ export class Exits {
   /** Containers that were alive since then. */
   readonly #alive = new Set<string>();
 
-  /** `bootId` is null if the Engine is not on this host. `dies` is called with the id of each container when its end is reported. */
-  constructor(engine: Engine, bootId: string | null, dies: (id: string) => void = () => {}) {
+  /**
+   * `bootId` is null if the Engine is not on this host. `dies` is called with the id of each container when its end is reported.
+   * `kernelEnded`: whether the kernel says that a container's memory limit has ended something in it. By default its log is read.
+   */
+  constructor(
+    engine: Engine,
+    bootId: string | null,
+    dies: (id: string) => void = () => {},
+    kernelEnded = bootId === null ? async () => false : (id: string) => hasKernelEnded(id),
+  ) {
     this.#engine = engine;
     this.#bootId = bootId;
     this.#dies = dies;
+    this.#kernelEnded = kernelEnded;
   }
 
   /** When exits are no longer seen as they happen. Whether containers outlived the previous Engine is still needed. */
@@ -83,7 +94,7 @@ export class Exits {
     }
     if (this.#isUnrecorded(code, id)) return this.#remember(id, unrecorded);
     const container = code === killed ? await this.#engine.inspect(id, connection).catch(() => undefined) : undefined;
-    return this.#remember(id, ownEnd(code, container));
+    return this.#remember(id, await this.#ownEnd(id, code, container));
   }
 
   /** How containers ended that nobody saw end. @throws OnejobError while the Engine cannot be asked */
@@ -98,10 +109,11 @@ export class Exits {
       if (why !== null) throw why;
     }
     for (const { Id, State, Config } of strangers) {
+      const own = await this.#ownEnd(Id, State.ExitCode, { State });
       const boot = Config.Labels?.[labels.boot] ?? '';
       if (boot !== '' && this.#bootId !== null && boot !== this.#bootId) this.#known.set(Id, hostRestarted);
       else if (this.#isUnrecorded(State.ExitCode, Id)) this.#known.set(Id, unrecorded);
-      else if (!this.#known.has(Id)) this.#known.set(Id, ownEnd(State.ExitCode, { State }));
+      else if (!this.#known.has(Id)) this.#known.set(Id, own);
     }
     return new Map(containers.map(({ Id }) => [Id, this.#known.get(Id) ?? lost('how it ended is unknown')]));
   }
@@ -122,6 +134,15 @@ export class Exits {
    */
   #isUnrecorded(code: number, id: string): boolean {
     return this.#isLiveRestore && code === 255 && !this.#alive.has(id);
+  }
+
+  /** How a container ended if the Engine stayed. `container`: null if it is gone, undefined if it could not be inspected. */
+  async #ownEnd(id: string, code: number, container: Pick<ContainerAnswer, 'State'> | null | undefined): Promise<Exit> {
+    if (code !== killed) return { kind: 'code', code };
+    if (container?.State.OOMKilled === true || (await this.#kernelEnded(id))) return { kind: 'oom' };
+    // `docker rm -f` first marks a container, then kills its processes. onejob removes only containers that have ended.
+    if (container === null || container?.State.Status === 'removing') return removed;
+    return { kind: 'code', code };
   }
 
   #remember(id: string, exit: Exit): Exit {
@@ -148,15 +169,6 @@ export const exitCodeOf = z.coerce.number().int().catch(255);
 
 /** Exit code of a process that KILL ended. */
 const killed = 137;
-
-/** How a container ended if the Engine stayed. `container`: null if it is gone, undefined if it could not be inspected. */
-function ownEnd(code: number, container: Pick<ContainerAnswer, 'State'> | null | undefined): Exit {
-  if (code !== killed) return { kind: 'code', code };
-  if (container?.State.OOMKilled === true) return { kind: 'oom' };
-  // `docker rm -f` first marks a container, then kills its processes. onejob removes only containers that have ended.
-  if (container === null || container?.State.Status === 'removing') return removed;
-  return { kind: 'code', code };
-}
 
 function lost(reason: string): Exit {
   return { kind: 'lost', reason };

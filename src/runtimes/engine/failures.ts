@@ -34,7 +34,12 @@ export function translate(error: unknown, doing: string, endpoint: Endpoint): On
     const hint = 'Check the file that the message names in the workspace.';
     return new OnejobError('E_FILES', message, { hint, cause: error });
   }
-  const hint = 'Type "onejob doctor" to check the Engine.';
+  // Podman syncs no layer that it makes (containers/storage issue #1064), and then lists none of the containers.
+  const torn = /^getting graph driver info "?([0-9a-f]{12})[0-9a-f]*"?: readlink /.exec(reason)?.[1];
+  const hint =
+    torn === undefined
+      ? 'Type "onejob doctor" to check the Engine.'
+      : `A power cut has left this container half written. Type "podman rm --force ${torn}" to remove it.`;
   return new OnejobError('E_ENGINE_FAILED', message, { hint, retry: status >= 500 || status === 409, cause: error });
 }
 
