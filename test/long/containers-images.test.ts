@@ -148,9 +148,9 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   }, 240_000);
 
   test('a pool learns what a job pulls, and nothing from what a job plants; later jobs have it without a registry', async () => {
-    const address = wayOutOf(engine);
+    const { engine } = box;
     const registry = await registryOf(engine.api, other);
-    const mirror = `http://${address}:${registry.port}`;
+    const mirror = `http://${engine.address}:${registry.port}`;
     writeFileSync(
       join(engine.dataRoot, '../daemon.json'),
       JSON.stringify({ 'insecure-registries': ['198.18.0.0/15'], 'registry-mirrors': [mirror] }),
@@ -158,14 +158,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
     process.kill(engine.pid ?? 0, 'SIGHUP');
     await expect.poll(() => engine.api.ok('GET', '/info')).toMatchObject({ RegistryConfig: { Mirrors: [`${mirror}/`] } });
     const containers = `{ images: ["${tool}"], learn: 1GiB, pull: ["docker.io/library/wanted*"], mirrors: ["${mirror}"] }`;
-    await using here = await onejob({
-      engine: engine.socket,
-      env: { DOCKER_HOST: engine.url },
-      through: ['nsenter', `--net=/proc/${engine.pid}/ns/net`],
-      config: `pools: { box: { image: "${clientImage}", network: default, containers: ${containers}, stop_grace: 1s } }\n`,
-    });
-    const built = await here.cli(['image', 'build', 'engine']).ended;
-    expect(built.code, built.stderr).toBe(0);
+    await using here = await box.another(`network: default, containers: ${containers}`);
     await here.up();
     const run = async (script: string) => {
       const { code, stdout, stderr } = await here.run('--no-workspace', '--pool', 'box', '--', 'sh', '-ec', script).ended;
@@ -183,7 +176,10 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
       [`echo '${wanted}' >forged; ln -sf forged repositories.json; cat repositories.json`, wanted],
       [`(echo '${wanted}'; head -c 300000 /dev/zero | tr '\\0' ' ') >repositories.json; head -n 1 repositories.json`, wanted],
       ['rm repositories.json; mkfifo repositories.json; echo made', 'made'],
-      [`rm repositories.json; mkdir repositories.json; cd repositories.json; echo '${wanted}' >repositories.json; echo made`, 'made'],
+      [
+        `rm repositories.json; mkdir repositories.json; cd repositories.json; echo '${wanted}' >repositories.json; echo made`,
+        'made',
+      ],
       [`echo '${evil}' >repositories.json; cat repositories.json`, evil],
       [`echo '${wanted.slice(1)}' >repositories.json; echo made`, 'made'],
     ];
