@@ -10,7 +10,7 @@ const node = '/root/onejob/node_modules/node/bin/node';
 const inside = '/root/lab/test/cuts/inside';
 const census = '/root/lab/test/support/census.ts';
 /** s. Programs run at this machine's speed, but system calls are slow, and other work may be beside. */
-const patience = 400;
+const patience = 1_200;
 
 export interface Lab {
   readonly host: Host;
@@ -18,11 +18,18 @@ export interface Lab {
   evidence(): string;
   /** Waits until nothing moves. */
   look(): Promise<Look>;
-  /** Clients that hand in jobs until the power goes; what they were told then. */
-  load(prefix: string, pools: readonly string[]): () => Promise<Told[]>;
+  /** Clients that hand in jobs until the power goes. */
+  load(prefix: string, pools: readonly string[]): Load;
   journal(): Promise<string>;
   /** Stops onejob with everything that it holds; the last line of a census says what is left. */
   end(): Promise<{ readonly isClean: boolean; readonly said: string }>;
+}
+
+export interface Load {
+  /** Resolves once the first job was accepted. */
+  accepted(): Promise<unknown>;
+  /** What the clients were told, once the power is off. */
+  told(): Promise<Told[]>;
 }
 
 export interface LabOptions {
@@ -78,10 +85,13 @@ function labOf(host: Host): Lab {
     look: async () => JSON.parse(await host.sh(`${node} ${inside}/look.ts ${patience}`)) as Look,
     load(prefix, pools) {
       const clients = host.start(`${node} ${inside}/load.ts ${prefix} ${pools.join(' ')}`);
-      return async () => {
-        // The last line may be half a line.
-        const lines = (await clients.ended).stdout.split('\n').slice(0, -1);
-        return lines.map((line) => JSON.parse(line) as Told);
+      return {
+        accepted: () => clients.says(/"accepted"/),
+        async told() {
+          // The last line may be half a line.
+          const lines = (await clients.ended).stdout.split('\n').slice(0, -1);
+          return lines.map((line) => JSON.parse(line) as Told);
+        },
       };
     },
     journal: async () => (await host.start('journalctl --no-pager -o short-iso -u onejob -n 2000').ended).stdout,

@@ -51,10 +51,12 @@ const seed = Number(values.seed ?? randomInt(2 ** 31)) | 0;
 const draw = seeded(seed);
 /** One of three is a reboot in order. */
 const isReboot = (): boolean => draw() < 1 / 3;
-/** s from when a script can be started in it: the service starts, looks at what is there, and then has jobs. */
-const moment = (): number => 3 + draw() * 42;
-/** Coming to rest takes longer than all else, and two of three hit a host that has not done so since the one before. */
-const isJudged = (): boolean => draw() < 1 / 3;
+/** Others hit a service that starts, and looks at what is there. */
+const isBusy = (): boolean => draw() < 2 / 3;
+/** s from the first job, or from when a script can be started in the host. */
+const moment = (): number => draw() * 25;
+/** Coming to rest takes longer than all else, and three of four hit a host that has not done so since the one before. */
+const isJudged = (): boolean => draw() < 1 / 4;
 
 /** Pools of the own queue, and their agents. */
 const own = { build: 2, proc: 2 };
@@ -79,19 +81,22 @@ class Past {
 
 async function interrupt(past: Past, n: number): Promise<void> {
   const { host, load } = past.lab;
-  const [after, reboot] = [moment(), isReboot()];
+  const [busy, after, reboot] = [isBusy(), moment(), isReboot()];
   const feeds = past.services.map((one) => one.feed(`${seed}-${n}`));
   const clients = load(`${seed}-${n}`, Object.keys(own));
+  if (busy) await clients.accepted();
   await sleep(after * 1_000);
   if (reboot) await host.off();
   else await host.cut();
   if (reboot) past.reboots += 1;
   else past.cuts += 1;
-  const told = await clients();
+  const told = await clients.told();
   await Promise.all(feeds.map((end) => end()));
   past.told.push(...told);
   const accepted = told.filter((one) => 'accepted' in one || 'ended' in one).length;
-  say(`${n} of ${times}: a ${reboot ? 'reboot' : 'power cut'} after ${after.toFixed(1)} s, ${accepted} jobs handed in`);
+  say(
+    `${n} of ${times}: a ${reboot ? 'reboot' : 'power cut'} ${after.toFixed(1)} s after ${busy ? 'the first job' : 'the boot'}, ${accepted} jobs handed in`,
+  );
   await host.boot('soon');
 }
 

@@ -47,6 +47,8 @@ function feeding(open: () => Promise<number>, give: (n: number) => Promise<void>
       if ((await open()) < queue) await give(n++);
       else await sleep(300);
   })();
+  // A service that is gone, because this run ends, ends it no second time.
+  ended.catch(() => {});
   return async () => {
     isOn = false;
     await ended;

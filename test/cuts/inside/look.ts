@@ -19,8 +19,6 @@ const said = (command: string, ...words: string[]): string =>
 
 /** What still moves, as a sentence's end; null at rest: each slot has its next sandbox, and no job is left. */
 async function moves(): Promise<string | null> {
-  const state = said('systemctl', 'show', '-P', 'ActiveState', 'onejob').trim();
-  if (state !== 'active') return `the service is ${state}`;
   const [jobs, status] = [await call('GET', '/v1/jobs'), await call('GET', '/v1/status')];
   if (jobs?.status !== 200 || status?.status !== 200) return 'the daemon does not answer';
   const open = jobs.body as JobView[];
@@ -33,11 +31,12 @@ async function moves(): Promise<string | null> {
     if (moving !== undefined)
       return `${moving.name} has a standby ${moving.standby.state}, an agent ${moving.agent.state}, ${moving.leaving.length} leaving`;
   }
-  return null;
+  const state = said('systemctl', 'show', '-P', 'ActiveState', 'onejob').trim();
+  return state === 'active' ? null : `the service is ${state}`;
 }
 
 async function untilRest(seconds: number): Promise<string | null> {
-  for (const until = performance.now() + seconds * 1_000; ; await sleep(500)) {
+  for (const until = performance.now() + seconds * 1_000; ; await sleep(1_500)) {
     const why = await moves();
     if (why === null || performance.now() > until) return why;
   }
