@@ -44,7 +44,7 @@ import { engineUsers, inEngine } from './engine-program.ts';
 import { ImageStore, type ReadyImage } from './image-store.ts';
 import { engineBody, outside, specInside, userFor } from './own-engine.ts';
 import { makeOwnLog } from './own-log.ts';
-import { dockerFingerprint, prepareRefusal, verifyFolders } from './prepare.ts';
+import { dockerFingerprint, prepareRefusal, verifyFolders, verifyStart } from './prepare.ts';
 import { putWorkspace } from './workspace.ts';
 
 /** Ids of the image of an engine, and of the volume with images for its jobs; null without. */
@@ -331,6 +331,7 @@ export class WithEngines implements Runtime {
         throw prepareRefusal(error, spec, engine.endpoint);
       });
       exits.sawAlive([id]);
+      await verifyStart(this.#outer.parts, spec, engineStart, signal);
       const ended = engine.ended(id, AbortSignal.any([signal, waiting.signal])).then(() => false);
       ended.catch(() => {});
       if (await Promise.race([socket, ended])) {
