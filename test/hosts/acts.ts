@@ -292,7 +292,7 @@ sed -i 's/^  "version": ".*",/  "version": "9.0.0",/' onejob/package.json && tar
       const refused = await job('build', 'echo never').ended;
       expect.soft(refused.code).not.toBe(0);
       expect.soft(refused.stderr).toMatch(/full|space/i);
-      expect.soft((await host.start('onejob status').ended).stdout).toMatch(/full|space/i);
+      expect.soft((await host.start('onejob status').ended).stdout).toMatch(/The disk that holds .* left/);
       await host.sh('rm /var/lib/onejob/filler');
       for (const pool of pools) {
         await isReady(pool);
@@ -309,11 +309,11 @@ sed -i 's/^  "version": ".*",/  "version": "9.0.0",/' onejob/package.json && tar
       await during.says(/begun/);
       await host.sh(`for size in 1G 64M 1M 4K; do while fallocate -l $size "$(mktemp /srv/filler.XXXXXX)"; do :; done 2>/dev/null; done
 sync; ! head -c 1M /dev/zero >/srv/filler.last`);
-      await expect.poll(async () => (await host.start('onejob status').ended).stdout, patient).toMatch(/disk|space/i);
+      await expect.poll(async () => (await host.start('onejob status').ended).stdout, patient).toMatch(/below disk\.min_free/);
       await host.sh('touch /srv/evidence/go');
       expect.soft((await during.ended).code).toBe(3);
       const waits = job('build', 'echo waited');
-      await waits.says(/disk|space/i);
+      await waits.says(/nothing new starts: .*below disk\.min_free/);
       await host.sh('rm /srv/filler.*');
       expect.soft(await waits.ended).toMatchObject({ code: 0, stdout: 'waited\n' });
       for (const pool of pools) {

@@ -16,7 +16,11 @@ type Reply = () => object | { readonly status: number; readonly message: string 
 const done = { status: 204, message: '' };
 
 /** An Engine with one image whose user is root; `replies` by method and path say otherwise. */
-async function over(replies: Readonly<Record<string, Reply>>, verify: (id: string) => void = quiet) {
+async function over(
+  replies: Readonly<Record<string, Reply>>,
+  verify: (id: string) => void = quiet,
+  engineStart: () => string | null = () => null,
+) {
   const asked: string[] = [];
   const usual: Readonly<Record<string, Reply>> = {
     [`GET /images/${recipe.image}/json`]: () => ({ Id: 'sha256:i', Config: { User: '' } }),
@@ -51,7 +55,7 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
       forget: () => void networks.push('forgotten'),
     },
     devices: { grant: async () => noGrant, retreat: () => false, verify: async (_, id) => verify(id) },
-    exits: { engineStart: async () => null, sawAlive: () => {} },
+    exits: { engineStart: async () => engineStart(), sawAlive: () => {} },
     givers: { give: async () => {} },
   });
   return {
@@ -74,6 +78,30 @@ test('a sandbox that is aborted while the Engine creates it is removed, and neve
   });
   await expect(here.prepare(specOf(recipe), quiet, abort.signal)).rejects.toThrow('not wanted');
   expect(here.asked.slice(-2)).toEqual(['POST /containers/create', 'DELETE /containers/c1']);
+});
+
+test('an Engine that is restarted between the making of a sandbox and its start: the sandbox is removed', async () => {
+  const starts = ['one', 'two', 'two', 'two'];
+  await using here = await over({}, quiet, () => starts.shift() ?? null);
+  const restarted = { code: 'E_ENGINE_FAILED', retry: true, message: expect.stringContaining('was restarted meanwhile') };
+  await expect(here.prepare(specOf(recipe), quiet, never)).rejects.toMatchObject(restarted);
+  expect(here.asked.slice(-2)).toEqual(['POST /containers/c1/start', 'DELETE /containers/c1']);
+  await here.prepare(specOf(recipe), quiet, never);
+  expect(here.count('DELETE /containers/c1')).toBe(1);
+});
+
+test('one that an earlier attempt made before the restart is removed, too', async () => {
+  const spec = specOf(recipe);
+  const Labels = { 'onejob.owner': 'me', 'onejob.agent': spec.agent, 'onejob.engine': 'one' };
+  const State = { Status: 'created', Running: false, ExitCode: 0, FinishedAt: '', OOMKilled: false, Pid: 0 };
+  const replies = {
+    'POST /containers/create': () => ({ status: 409, message: 'in use' }),
+    'GET /containers/json': () => [{ Id: 'c1', State: 'created', Labels }],
+    'GET /containers/c1/json': () => ({ Id: 'c1', Name: '/c', Image: 'sha256:i', State, Config: { User: '', Labels } }),
+  };
+  await using here = await over(replies, quiet, () => 'two');
+  await expect(here.prepare(spec, quiet, never)).rejects.toMatchObject({ code: 'E_ENGINE_FAILED' });
+  expect(here.asked.at(-1)).toBe('DELETE /containers/c1');
 });
 
 test('its image is told before it exists, since it may end at once', async () => {

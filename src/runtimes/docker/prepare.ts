@@ -13,7 +13,7 @@ import { statusOf, translate } from '../engine/failures.ts';
 import type { Image, Images } from '../engine/image.ts';
 import { placedOf, verifyMounts } from '../mounts.ts';
 import type { Containers } from './containers.ts';
-import { type CreateContext, containerName, createBody } from './create.ts';
+import { type CreateContext, containerName, createBody, labels } from './create.ts';
 import type { Devices } from './devices.ts';
 import type { Exits } from './exits.ts';
 import type { Networks } from './networks.ts';
@@ -45,7 +45,8 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
   const { engine, owner, boot, log, containers, images, networks, devices, exits, givers, inside = null } = parts;
   const { endpoint } = engine;
 
-  const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
+  /** Its container, and of which start of the Engine that says it is. */
+  const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<{ id: string; of: string | null }> => {
     const [mount] = spec.recipe.mounts;
     if (mount !== undefined && endpoint.kind !== 'unix') throw elsewhere(spec, mount.host, endpoint);
     const network = await networks.resolve(spec.recipe.network);
@@ -66,19 +67,22 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
         grant,
         inside: inside !== null,
       };
-      return await engine.create(containerName(spec), createBody(spec, context));
+      return { id: await engine.create(containerName(spec), createBody(spec, context)), of: engineStart };
     } catch (error) {
       // Podman answers 500 for a name that is in use.
       if (statusOf(error) === 409 || statusOf(error) === 500) {
         const there = await containers.find(spec.agent, signal);
-        if (there !== null) return there;
+        if (there !== null) {
+          const container = await engine.inspect(there, signal);
+          return { id: there, of: container?.Config.Labels?.[labels.engine] ?? null };
+        }
       }
       throw prepareRefusal(error, spec, endpoint);
     }
   };
 
   const start = async (spec: SandboxSpec, image: Image, progress: Progress, signal: AbortSignal): Promise<void> => {
-    const id = await make(spec, image, signal);
+    const { id, of } = await make(spec, image, signal);
     containers.note(spec.agent, id);
     // An aborted request may still take effect, so it was not aborted. Now nothing may stay behind.
     if (signal.aborted) {
@@ -99,6 +103,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     } catch (error) {
       throw prepareRefusal(error, spec, endpoint);
     }
+    await verifyStart(parts, spec, of, signal);
     if (inside !== null) return;
     try {
       await devices.verify(spec, id, progress, signal);
@@ -130,6 +135,25 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     }
     return madeOf(image);
   };
+}
+
+/**
+ * An Engine that stops still serves, and the socket that systemd keeps for it passes a call on to the next one. So a container may say
+ * that it is of an earlier start than the one that has started it, and however it ends would count as the end of its Engine.
+ */
+export async function verifyStart(
+  { containers, exits }: { containers: Containers; exits: Pick<Exits, 'engineStart'> },
+  { agent, name }: SandboxSpec,
+  of: string | null,
+  signal: AbortSignal,
+): Promise<void> {
+  if (of === null || (await exits.engineStart(signal)) === of) return;
+  await containers.remove(agent);
+  const hint = 'onejob tries again by itself.';
+  throw new OnejobError('E_ENGINE_FAILED', `Cannot start agent ${name}: the Engine was restarted meanwhile.`, {
+    hint,
+    retry: true,
+  });
 }
 
 /** Whether a container has the folders of this host that it should. @throws OnejobError E_MOUNT_CHANGED */

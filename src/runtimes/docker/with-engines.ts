@@ -45,7 +45,7 @@ import { JobImages } from './job-images.ts';
 import type { LearnWants } from './learning.ts';
 import { engineBody, outside, specInside, userFor } from './own-engine.ts';
 import { makeOwnLog } from './own-log.ts';
-import { dockerFingerprint, prepareRefusal, verifyFolders } from './prepare.ts';
+import { dockerFingerprint, prepareRefusal, verifyFolders, verifyStart } from './prepare.ts';
 import { putWorkspace } from './workspace.ts';
 
 /** Ids of the image of an engine, and of the volume with images for its jobs; null without. */
@@ -310,6 +310,7 @@ export class WithEngines implements Runtime {
         throw prepareRefusal(error, spec, engine.endpoint);
       });
       exits.sawAlive([id]);
+      await verifyStart(this.#outer.parts, spec, engineStart, signal);
       const ended = engine.ended(id, AbortSignal.any([signal, waiting.signal])).then(() => false);
       ended.catch(() => {});
       if (await Promise.race([socket, ended])) {
