@@ -6,6 +6,7 @@ import { type EventEmitter, once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { Readable } from 'node:stream';
 import { pack } from 'tar-stream';
+import { labels } from '../src/runtimes/docker/create.ts';
 import { clientImage } from '../test/support/engine-base.ts';
 import type { Engine } from '../test/support/engine-http.ts';
 import { images } from '../test/support/images.ts';
@@ -155,20 +156,28 @@ async function runs(engine: PoolEngine, home: Home, pairs: number): Promise<Rati
 
 /** MB for each of many agents: anonymous memory and the kernel's, of their control groups. */
 async function memory(engine: PoolEngine, agents: number): Promise<ContainersFigures['memory']> {
-  const each = async (more: string): Promise<number> => {
-    await using home = await engine.home(`pools: { many: ${pool(`agents: ${agents}, ${more}`)} }\n`);
-    await home.up();
-    await untilIdle(home.api, 900_000);
-    const found = (await engine.api.ok('GET', '/containers/json?filters={"label":["onejob.agent"]}')) as { Id: string }[];
-    if (found.length !== agents) throw new Error(`${found.length} containers of ${agents} agents`);
-    const bytes = found.map(({ Id }) => {
-      const group = `/sys/fs/cgroup/memory/docker/${Id}`;
-      const rss = /^total_rss (\d+)$/m.exec(readFileSync(`${group}/memory.stat`, 'utf8'))?.[1];
-      return Number(rss) + Number(readFileSync(`${group}/memory.kmem.usage_in_bytes`, 'utf8'));
-    });
-    return Math.round(bytes.reduce((sum, one) => sum + one, 0) / agents / 1e5) / 10;
-  };
-  return { with: await each('containers: true'), without: await each('containers: false') };
+  const kinds = ['with', 'without'] as const;
+  const pools = kinds.map((name) => `  ${name}: ${pool(`agents: ${agents}, containers: ${name === 'with'}`)}\n`);
+  await using home = await engine.home(`pools:\n${pools.join('')}`);
+  await home.up();
+  await untilIdle(home.api, 900_000);
+  const [withEngine = Number.NaN, without = Number.NaN] = await Promise.all(
+    kinds.map(async (name) => {
+      const filters = JSON.stringify({ label: [`${labels.pool}=${name}`] });
+      const found = (await engine.api.ok('GET', `/containers/json?filters=${filters}`)) as { Id: string }[];
+      if (found.length !== agents) throw new Error(`${found.length} containers of ${agents} agents`);
+      const sum = found.reduce((bytes, { Id }) => bytes + memoryOf(Id), 0);
+      return Math.round(sum / agents / 1e5) / 10;
+    }),
+  );
+  return { with: withEngine, without };
+}
+
+/** Bytes. */
+function memoryOf(container: string): number {
+  const group = `/sys/fs/cgroup/memory/docker/${container}`;
+  const rss = /^total_rss (\d+)$/m.exec(readFileSync(`${group}/memory.stat`, 'utf8'))?.[1];
+  return Number(rss) + Number(readFileSync(`${group}/memory.kmem.usage_in_bytes`, 'utf8'));
 }
 
 async function ready(engine: PoolEngine, rounds: number, gigabytes: number): Promise<ContainersFigures['ready']> {
