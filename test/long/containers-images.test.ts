@@ -51,6 +51,13 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
     return stdout;
   }
 
+  let way: string | null = null;
+  /** Address of this host for the Engine's containers. */
+  const wayOut = () => {
+    way ??= wayOutOf(engine);
+    return way;
+  };
+
   const idOf = async (image: string) => ((await engine.api.ok('GET', `/images/${image}/json`)) as { readonly Id: string }).Id;
   const stores = () => {
     const root = join(engine.dataRoot, 'volumes');
@@ -146,7 +153,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   }, 240_000);
 
   test('a registry is asked with the password of the pool, and by digest; a mirror by the engines of jobs, without it', async () => {
-    const address = wayOutOf(engine);
+    const address = wayOut();
     await using registry = await registryOf(engine.api, tool, 'robot:secret');
     await using mirror = await registryOf(engine.api, tool);
     const name = `${address}:${registry.port}/acme/private:1`;
@@ -185,7 +192,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   }, 240_000);
 
   test('a pool learns what a job pulls, and nothing from what a job plants; later jobs have it without a registry', async () => {
-    const address = wayOutOf(engine);
+    const address = wayOut();
     const registry = await registryOf(engine.api, other);
     const mirror = `http://${address}:${registry.port}`;
     writeFileSync(
@@ -220,7 +227,10 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
       [`echo '${wanted}' >forged; ln -sf forged repositories.json; cat repositories.json`, wanted],
       [`(echo '${wanted}'; head -c 300000 /dev/zero | tr '\\0' ' ') >repositories.json; head -n 1 repositories.json`, wanted],
       ['rm repositories.json; mkfifo repositories.json; echo made', 'made'],
-      [`rm repositories.json; mkdir repositories.json; cd repositories.json; echo '${wanted}' >repositories.json; echo made`, 'made'],
+      [
+        `rm repositories.json; mkdir repositories.json; cd repositories.json; echo '${wanted}' >repositories.json; echo made`,
+        'made',
+      ],
       [`echo '${evil}' >repositories.json; cat repositories.json`, evil],
       [`echo '${wanted.slice(1)}' >repositories.json; echo made`, 'made'],
     ];

@@ -20,7 +20,10 @@ const digest = (word: string) => `sha256:${Buffer.from(word).toString('hex').pad
 const never = () => new AbortController().signal;
 /** What a Docker Engine lists that has pulled these. */
 const listOf = (...names: readonly string[]) => {
-  const repositories = names.map((name) => [name, { [name]: digest(name), [`${name.split(':')[0]}@${digest(name)}`]: digest(name) }]);
+  const repositories = names.map((name) => [
+    name,
+    { [name]: digest(name), [`${name.split(':')[0]}@${digest(name)}`]: digest(name) },
+  ]);
   return JSON.stringify({ Repositories: Object.fromEntries(repositories) });
 };
 const fileOf = (content: string) => {
@@ -31,7 +34,7 @@ const fileOf = (content: string) => {
 };
 const entryOf = (header: Parameters<ReturnType<typeof pack>['entry']>[0]) => {
   const tar = pack();
-  tar.entry(header).end();
+  tar.entry(header);
   tar.finalize();
   return tar;
 };
@@ -53,7 +56,8 @@ async function learning() {
   const host = fakeEngine(`learning${started}`, (path, request, reply) => {
     const query = new URL(request.url ?? '', 'http://engine').searchParams;
     const image = /^\/(images|distribution)\/(\S+?)(\/json)?$/.exec(path)?.[2] ?? '';
-    if (path === '/containers/json') json(reply, [{ Id: 'c', State: 'exited', Labels: { 'onejob.owner': 'o', 'onejob.agent': agent } }]);
+    if (path === '/containers/json')
+      json(reply, [{ Id: 'c', State: 'exited', Labels: { 'onejob.owner': 'o', 'onejob.agent': agent } }]);
     else if (path === '/containers/c/json') {
       const { running: Running, user, pool } = container;
       const Labels = { 'onejob.user': user, 'onejob.pool': pool };
@@ -102,7 +106,7 @@ async function learning() {
         name: 'p',
         from: parts.images,
         named,
-        letGo: over.resolve,
+        letGo: () => over.resolve(),
         fill: async (others, reader) => {
           const names = others.map(({ name }) => name);
           (reader === agent ? given : fills).push(names);
@@ -149,11 +153,7 @@ test('what a job has pulled is there for agents after the next one, by digest, a
   expect(said()).toEqual(['ok: Jobs of pool p have taught it no image so far.']);
   await pulled('node:22', 'ghcr.io/acme/other:1');
   expect(await start()).toEqual([[]]);
-  expect(calls).toEqual([
-    'read /var/lib/engine/docker/image/overlay2/repositories.json',
-    'ask node:22',
-    'pull node',
-  ]);
+  expect(calls).toEqual(['read /var/lib/engine/docker/image/overlay2/repositories.json', 'ask node:22', 'pull node']);
   expect(fills).toEqual([['node:22']]);
   restart();
   expect(await start(false)).toEqual([['node:22']]);
@@ -162,7 +162,13 @@ test('what a job has pulled is there for agents after the next one, by digest, a
 
 test('a new set is made once an hour; what was pulled last stays, and what no set has is removed from the Engine', async () => {
   const { calls, clock, fills, pulled, registry, start } = await learning();
-  for (const [name, size] of [['a:1', 6], ['b:1', 6], ['c:1', 4], ['d:1', 99]] as const) registry.has.set(name, size);
+  for (const [name, size] of [
+    ['a:1', 6],
+    ['b:1', 6],
+    ['c:1', 4],
+    ['d:1', 99],
+  ] as const)
+    registry.has.set(name, size);
   await pulled('a:1', 'named:1');
   await start();
   for (const name of ['d:1', 'b:1', 'c:1']) await pulled(name);

@@ -212,8 +212,10 @@ export class Learning {
     return written;
   }
 
-  /** @throws Error of the file system, and then nothing has changed */
+  /** @throws Error of the file system, or if this is closed, and then nothing has changed */
   #change(pool: string, change: (now: Memory) => Partial<Memory>): void {
+    // Somebody else may have it open by then.
+    this.#closing.signal.throwIfAborted();
     const next = { ...this.#of(pool), ...change(this.#of(pool)) };
     makeFolder(this.#wants.folder);
     writeWhole(this.#path(pool), JSON.stringify(next), { over: true, mode: 0o600, alone: true });
