@@ -86,7 +86,7 @@ it('a map says what jobs may teach their pool, and up to which size', async () =
 });
 
 it.each([
-  ['learn: 1GiB', 'learn: is set, but not what jobs may teach: write "pull" beside it, such as ["docker.io/library/*"]'],
+  ['learn: 1GiB', 'learn: is set, but not what jobs may teach: write "pull", too, such as ["docker.io/library/*"]'],
   ['learn: 1GiB, pull: []', 'learn: is set, but not what jobs may teach'],
   ['pull: ["docker.io/library/*"]', 'pull: is not used: there is no "learn"'],
   ['learn: 1GiB, pull: [node]', 'pull[0]: "node" must begin with a registry, as in "docker.io/library/*"'],

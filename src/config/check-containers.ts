@@ -49,7 +49,7 @@ export function checkContainers(pool: PoolConfig, { sound, inPool, written }: Ch
 type Written = { readonly learn?: number | null | undefined; readonly pull?: readonly string[] | undefined };
 
 function checkLearning({ learn, pull = [] }: Written, pool: PoolConfig, inPool: Checking['inPool']): void {
-  const how = 'write "pull" beside it, such as ["docker.io/library/*"]';
+  const how = 'write "pull", too, such as ["docker.io/library/*"]';
   if (learn == null) {
     if (pull.length > 0) inPool(pool, ['containers', 'pull'], 'is not used: there is no "learn"', 'warning');
   } else if (pull.length === 0) inPool(pool, ['containers', 'learn'], `is set, but not what jobs may teach: ${how}`);

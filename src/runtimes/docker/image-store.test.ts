@@ -11,7 +11,8 @@ import { scratch } from '../../../test/support/scratch.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { Engine } from '../engine/engine.ts';
 import { engineProgram, engineUsers, inEngine } from './engine-program.ts';
-import { fillDocker, fillPodman, ImageStore } from './image-store.ts';
+import { ImageStore } from './image-store.ts';
+import { fillDocker, fillPodman } from './store-programs.ts';
 
 /** The Engine leaves a connection to a container open, as a real one does whatever becomes of that. */
 test('who stops while an image is read leaves no connection that would keep the process', async () => {

@@ -33,7 +33,7 @@ export class JobImages {
     return store;
   }
 
-  /** Why an image that a pool names for its jobs cannot be pulled now; undefined: it is none of those. */
+  /** Why an image that a pool names for its jobs cannot be pulled now; undefined for other images. */
   async trouble(recipe: Recipe, signal: AbortSignal): Promise<string | null | undefined> {
     const ready = recipe.containers?.ready;
     if (ready === undefined || recipe.image === null || !ready.images.includes(recipe.image)) return undefined;

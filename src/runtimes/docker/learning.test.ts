@@ -1,5 +1,5 @@
 /** Pools that learn, on an Engine and a registry that answer what a test wants, with time that it moves. */
-import { writeFileSync } from 'node:fs';
+import { existsSync, writeFileSync } from 'node:fs';
 import type { ServerResponse } from 'node:http';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
@@ -32,9 +32,11 @@ const fileOf = (content: string) => {
   tar.finalize();
   return tar;
 };
-const entryOf = (header: Parameters<ReturnType<typeof pack>['entry']>[0]) => {
+/** With a list in it, as a folder may have one. */
+const entryOf = (header: Parameters<Pack['entry']>[0]) => {
   const tar = pack();
-  tar.entry(header).end(null);
+  tar.entry(header);
+  tar.entry({ name: 'repositories.json/repositories.json' }, listOf('node:22'));
   tar.finalize();
   return tar;
 };
@@ -279,11 +281,13 @@ test.each([
   ['a file that is too long', () => fileOf(listOf('node:22').padEnd(300_000))],
   ['no list', () => fileOf('{')],
 ])('%s teaches nothing', async (_, left) => {
-  const { clock, container, it, said } = await learning();
+  const { calls, container, folder, it, pulled } = await learning();
   container.left = left;
-  clock.advance(1);
   await it.note(agent);
-  expect(said()).toEqual(['ok: Jobs of pool p have taught it no image so far.']);
+  expect(calls).toHaveLength(1);
+  expect(existsSync(join(folder, 'p.json'))).toBe(false);
+  await pulled('node:22');
+  expect(existsSync(join(folder, 'p.json'))).toBe(true);
 });
 
 test('an Engine that does not answer holds up a removal for five seconds', async () => {

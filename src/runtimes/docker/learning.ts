@@ -1,7 +1,7 @@
 /**
  * Pools that learn: names of images that trusted jobs have pulled are read out of their ended containers, and onejob pulls those images
  * itself, by the digest that the registry has now and with the credentials of the pool. So a job says which images, among those that
- * the pool allows, and nothing of what is in them. A new set is made beside the one in use, while no agent waits for it.
+ * the pool allows, and nothing of what is in them. A new set is made while agents have the one before, and none waits for it.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -212,8 +212,10 @@ export class Learning {
     return written;
   }
 
-  /** @throws Error of the file system, and then nothing has changed */
+  /** @throws Error of the file system, or if this is closed, and then nothing has changed */
   #change(pool: string, change: (now: Memory) => Partial<Memory>): void {
+    // Somebody else may have it open by then.
+    this.#closing.signal.throwIfAborted();
     const next = { ...this.#of(pool), ...change(this.#of(pool)) };
     makeFolder(this.#wants.folder);
     writeWhole(this.#path(pool), JSON.stringify(next), { over: true, mode: 0o600, alone: true });

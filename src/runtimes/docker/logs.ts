@@ -2,9 +2,9 @@
  * A sandbox's output, read from the Engine's log and never from the sandbox itself, so a stalled reader holds up nobody. Memory
  * stays constant: untaken output stays on the Engine. It is read in its files if possible (`log-files.ts`), else by its API.
  */
-
+import { text } from 'node:stream/consumers';
 import { isEngineAway, OnejobError } from '../../base/errors.ts';
-import { sleep } from '../../core/clock.ts';
+import { deadline, sleep } from '../../core/clock.ts';
 import { advance, type LogChunk, type LogPosition } from '../../ports/runtime.ts';
 import type { ContainerAnswer, Engine } from '../engine/engine.ts';
 import { type LogFrame, Rejoiner, stampReader } from '../rejoin.ts';
@@ -168,4 +168,13 @@ export function createFrameReader() {
     left = buffer.subarray(at);
     return frames;
   };
+}
+
+/** The last line that a container which has ended wrote; empty without one, or if the Engine does not say it within 2 s. */
+export async function lastWords(engine: Engine, id: string, signal: AbortSignal): Promise<string> {
+  using limit = deadline(engine.clock, 2_000, signal);
+  const log = await engine.logs(id, '0.000000000', limit.signal).catch(() => null);
+  const lines = log === null ? [] : (await text(log).catch(() => '')).trim().split('\n');
+  // Before each the Engine writes a few bytes and the time.
+  return (lines.at(-1) ?? '').replace(/^.*?\d{4}-\S+Z /, '').slice(0, 300);
 }

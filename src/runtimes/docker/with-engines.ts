@@ -16,19 +16,17 @@ import type { Readable } from 'node:stream';
 import { type Progress, Waiters } from '../../base/abortable.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { type Finding, fine, problem } from '../../base/finding.ts';
-import { deadline } from '../../core/clock.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
-import {
-  type LogChunk,
-  type LogPosition,
-  type Made,
-  type Recipe,
-  type RunningShell,
-  type Runtime,
-  type RuntimeEvent,
-  type SandboxSeen,
-  type SandboxSpec,
-  start,
+import type {
+  LogChunk,
+  LogPosition,
+  Made,
+  Recipe,
+  RunningShell,
+  Runtime,
+  RuntimeEvent,
+  SandboxSeen,
+  SandboxSpec,
 } from '../../ports/runtime.ts';
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
@@ -43,6 +41,7 @@ import { limitsObstacle } from './engine-group.ts';
 import { inEngine } from './engine-program.ts';
 import { JobImages } from './job-images.ts';
 import type { LearnWants } from './learning.ts';
+import { lastWords } from './logs.ts';
 import { engineBody, outside, specInside, userFor } from './own-engine.ts';
 import { makeOwnLog } from './own-log.ts';
 import { dockerFingerprint, prepareRefusal, verifyFolders, verifyStart } from './prepare.ts';
@@ -321,21 +320,12 @@ export class WithEngines implements Runtime {
     } finally {
       waiting.abort();
     }
-    const said = await this.#lastLine(agent, signal).catch(() => '');
+    const said = await lastWords(engine, id, signal);
     const why = `the engine for its containers ended at once${said && `: ${said}`}`;
     throw new OnejobError('E_ENGINE_FAILED', `Cannot start agent ${spec.name}: ${why.replace(/\.$/, '')}.`, {
       hint: 'Type "onejob doctor" to check the Engine, and see docs/job-containers.md for what such an engine needs.',
       retry: true,
     });
-  }
-
-  /** What the container of an engine said last; empty: nothing. */
-  async #lastLine(agent: AgentId, signal: AbortSignal): Promise<string> {
-    using limit = deadline(this.#outer.parts.engine.clock, 2_000, signal);
-    let said = '';
-    for await (const chunks of this.#outer.logs(agent, start, limit.signal))
-      said = (said + chunks.map(({ bytes }) => Buffer.from(bytes).toString()).join('')).slice(-1_000);
-    return said.trim().split('\n').at(-1) ?? '';
   }
 
   /** The engine of an agent; null if it has none. */
