@@ -16,6 +16,7 @@ import { parseArgs } from 'node:util';
 import { lacksHost } from './hosts/machine.ts';
 import type { LaneName } from './lanes.ts';
 import { settle } from './support/again.ts';
+import { buildBuildkit } from './support/buildkit-programs.ts';
 import { makeEngineBase } from './support/engine-base.ts';
 import { keptReports, treeOf } from './support/kept-reports.ts';
 import { forTests, makeKubernetes } from './support/kubernetes-programs.ts';
@@ -43,6 +44,8 @@ const lacksBase = await makeEngineBase().catch(String);
 if (lacksBase !== null) console.log(`Tests with engines of agents are skipped: ${lacksBase}`);
 const lacksTestcontainers = await fetchTestcontainers().then(() => null, String);
 if (lacksTestcontainers !== null) console.log(`Tests with Testcontainers are skipped: ${lacksTestcontainers}`);
+const lacksBuildkit = await buildBuildkit().then(() => null, String);
+if (lacksBuildkit !== null) console.log(`Tests with BuildKit are skipped: ${lacksBuildkit}`);
 // Nor these, for which two cores need a quarter of an hour.
 const lacksKubernetes = (await makeKubernetes('1.37', forTests).catch(String)) ?? (await makeKubernetes('1.34').catch(String));
 if (lacksKubernetes !== null) console.log(`Tests with a real Kubernetes are skipped: ${lacksKubernetes}`);

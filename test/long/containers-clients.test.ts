@@ -2,6 +2,7 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { buildkit, buildkitVersion } from '../support/buildkit-programs.ts';
 import { clientImage } from '../support/engine-base.ts';
 import { boxes, makeWholeImage } from '../support/job-containers.ts';
 import { lacks } from '../support/require.ts';
@@ -20,7 +21,8 @@ COPY --from=all /c/ /
 };
 
 describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('programs of jobs with containers', () => {
-  const box = boxes('user: "0:0", memory: 4GiB', { image });
+  const volumes = lacks('buildkit') ? [] : [`${buildkit}:/buildkit`];
+  const box = boxes(`user: "0:0", memory: 4GiB, volumes: ${JSON.stringify(volumes)}`, { image });
 
   test('docker exec and cp work, and a health check becomes healthy', async () => {
     const said = await box.job(
@@ -48,6 +50,26 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('programs o
     );
     expect(said).toBe('by nobody\nby bake\n');
   }, 120_000);
+
+  test.skipIf(lacks('buildkit'))(
+    'buildx makes a builder in a container, as docker/setup-buildx-action does, and hands the image to the engine',
+    async () => {
+      // It wants to pull the image, and takes the one that is there when that fails: at this address at once.
+      const builder = '127.0.0.1:9/buildkit:1';
+      const said = await box.job(
+        `tar -C / -c bin etc lib lib64 tmp usr buildkit | docker import -c 'ENTRYPOINT ["/buildkit/buildkitd"]' -c 'ENV PATH=/buildkit:/usr/bin:/bin' - ${builder} >/dev/null`,
+        `docker buildx create --name own --driver docker-container --driver-opt image=${builder} --use`,
+        'docker buildx inspect --bootstrap | sed -n "s/^BuildKit version: *//p; s/^Buildkit: *//p"',
+        'tar -C / -cf files.tar bin etc tmp; printf 12345 >secret',
+        `printf 'FROM scratch\\nADD files.tar /\\nRUN --mount=type=secret,id=s wc -c </run/secrets/s >/size\\n' >Dockerfile`,
+        'docker buildx build -q --load --secret id=s,src=secret -t mine . >/dev/null',
+        'docker run --rm mine cat /size',
+        'docker buildx rm own; docker ps -aq',
+      );
+      expect(said).toBe(`own\nv${buildkitVersion}\n5\n`);
+    },
+    180_000,
+  );
 
   test('a container with the socket of the engine starts others, and removes them by their label', async () => {
     const said = await box.job(

@@ -10,6 +10,7 @@ import { inject } from 'vitest';
 import { lacksHost } from '../hosts/machine.ts';
 import { lacksAwsClients } from './aws-clients.ts';
 import { lacksAzureClients } from './azure-clients.ts';
+import { lacksBuildkit } from './buildkit-programs.ts';
 import { lacksAgent } from './buildkite-agent.ts';
 import { lacksEngineBase } from './engine-base.ts';
 import { engineAt } from './engine-http.ts';
@@ -103,6 +104,8 @@ export interface Machine {
   readonly engineBase: string | null;
   /** Testcontainers for Node. CI may lack it: only acceptance fetches it. */
   readonly testcontainers: string | null;
+  /** BuildKit. CI may lack it: only acceptance builds it. */
+  readonly buildkit: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -166,6 +169,7 @@ export async function lookAtMachine(): Promise<Machine> {
     helm: lacksKubernetesPrograms('1.37', ['helm']),
     engineBase: lacksEngineBase(),
     testcontainers: lacksTestcontainers(),
+    buildkit: lacksBuildkit(),
     host: lacksHost(),
   };
 }
@@ -189,7 +193,7 @@ export function mayLack(need: string): boolean {
     'helm',
   ];
   return (
-    ['loop', 'host', 'cloudInit', 'testcontainers', ...engines].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'testcontainers', 'buildkit', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }
