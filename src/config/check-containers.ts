@@ -49,10 +49,14 @@ export function checkContainers(pool: PoolConfig, { sound, inPool, written }: Ch
 type Written = { readonly learn?: number | null | undefined; readonly pull?: readonly string[] | undefined };
 
 function checkLearning({ learn, pull = [] }: Written, pool: PoolConfig, inPool: Checking['inPool']): void {
-  const how = 'write "pull", too, such as ["docker.io/library/*"]';
   if (learn == null) {
     if (pull.length > 0) inPool(pool, ['containers', 'pull'], 'is not used: there is no "learn"', 'warning');
-  } else if (pull.length === 0) inPool(pool, ['containers', 'learn'], `is set, but not what jobs may teach: ${how}`);
+  } else if (pull.length === 0)
+    inPool(
+      pool,
+      ['containers'],
+      'has only one of "learn" and "pull"; write what jobs may teach, such as pull: ["docker.io/library/*"]',
+    );
   else if (pool.recipe.pull === 'never')
     inPool(
       pool,

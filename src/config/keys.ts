@@ -212,7 +212,7 @@ export const imageKeys = {
 export const containerKeys = {
   images: key((v) => v.z.array(v.text('an image such as "postgres:16"', v.imageName)), [] as never[], 'list of images', {
     description:
-      'Images that jobs have without pulling them. onejob pulls each as the image of the pool, and again as `pull` says, into a store that jobs can only read.',
+      'Images that jobs have without pulling them. onejob pulls each as the image of the pool, and again as `pull` of the pool says, into a store that jobs can only read.',
     example: '["node:22", "postgres:16"]',
   }),
   learn: key((v) => v.size(2 ** 20, '1MiB'), null, 'size', {

@@ -98,10 +98,10 @@ async function learning() {
   });
   const fills: string[][] = [];
   const failing = new Set<string>();
+  const named = [{ id: 'n', name: 'named:1' }];
   /** Gives an agent its images, and waits for what that begins; what it got. */
   const start = async (waits = true) => {
     const over = Promise.withResolvers<void>();
-    const named = [{ id: 'n', name: 'named:1' }];
     const given: string[][] = [];
     await it.ready(
       {
@@ -130,6 +130,7 @@ async function learning() {
     failing,
     fills,
     folder: wants.folder,
+    named,
     get it() {
       return it;
     },
@@ -200,6 +201,16 @@ test('an image that is larger than all may be is pulled once, and removed', asyn
   await start();
   expect(fills).toEqual([]);
   expect(calls.filter((call) => !call.startsWith('read'))).toEqual(['ask big:1', 'pull big', 'remove big']);
+});
+
+test('what a pool names itself is not learnt, also if it was before', async () => {
+  const { named, pulled, registry, start } = await learning();
+  for (const name of ['a:1', 'b:1']) registry.has.set(name, 1);
+  await pulled('a:1', 'b:1', 'named:1');
+  await start();
+  expect(await start(false)).toEqual([['a:1', 'b:1']]);
+  named.push({ id: 'other', name: 'docker.io/library/a:1' });
+  expect(await start(false)).toEqual([['b:1']]);
 });
 
 test('a set that is what it was is not made again, and a newer image is there within a day', async () => {

@@ -110,8 +110,10 @@ export class Learning {
   async ready(pool: Pool, agent: AgentId, signal: AbortSignal): Promise<string | null> {
     if (!this.#wants.pools.has(pool.name)) return pool.fill([], agent, signal);
     const { set } = this.#of(pool.name);
-    const volume = await pool.fill(plain(set), agent, signal).catch((error: unknown) => {
-      if (set.length === 0 || !hasCode(error, 'E_ENGINE_FAILED', 'E_DISK_FULL')) throw error;
+    const allows = this.#allowing(pool);
+    const others = set.filter(({ name }) => allows(name));
+    const volume = await pool.fill(plain(others), agent, signal).catch((error: unknown) => {
+      if (others.length === 0 || !hasCode(error, 'E_ENGINE_FAILED', 'E_DISK_FULL')) throw error;
       const change = { set: [], problem: error.message };
       attempt(() => this.#change(pool.name, (now) => (now.set === set ? change : {})));
       return pool.fill([], agent, signal);
@@ -144,16 +146,21 @@ export class Learning {
     }
   }
 
+  /** Whether a pool may have a name of a job: its config may have changed since. */
+  #allowing({ name: pool, named }: Pool): (name: string) => boolean {
+    const fits = matcher(this.#wants.pools.get(pool)?.pull ?? []);
+    const own = new Set(named.map(({ name }) => fullName(name)));
+    return (name) => fits(name) && !own.has(fullName(name));
+  }
+
   /** What a job pulled last comes first, as far as it fits. */
   async #choose(pool: Pool, now: number, signal: AbortSignal): Promise<Memory['set']> {
-    const { pull, limit } = this.#wants.pools.get(pool.name) ?? { pull: [], limit: 0 };
-    const fits = matcher(pull);
-    const named = new Set(pool.named.map(({ name }) => fullName(name)));
-    this.#change(pool.name, ({ images }) => ({ images: images.filter(({ name }) => fits(name)) }));
+    const allows = this.#allowing(pool);
+    this.#change(pool.name, ({ images }) => ({ images: images.filter(({ name }) => allows(name)) }));
     const set: Memory['set'] = [];
-    let free = limit;
+    let free = this.#wants.pools.get(pool.name)?.limit ?? 0;
     for (const one of this.#of(pool.name).images) {
-      if (named.has(fullName(one.name)) || (one.image?.size ?? 0) > free || free === 0) continue;
+      if ((one.image?.size ?? 0) > free || free === 0) continue;
       const image = mustAsk(one, now) ? await this.#ask(pool, one, now, signal) : one.image;
       if (image === null || image.size > free) continue;
       free -= image.size;
