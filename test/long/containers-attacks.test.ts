@@ -1,5 +1,7 @@
 /** Jobs that misuse the engine of their agent, with all rights in it. What the host's Engine and other jobs notice of them is asked afterwards. */
+import { once } from 'node:events';
 import { readdirSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { clientImage } from '../support/engine-base.ts';
@@ -59,6 +61,27 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a hostile 
     for (const { id } of await box.home.api.jobs({ all: false, pool: null })) await box.home.cli(['cancel', id]).ended;
     await server.ended;
   }, 240_000);
+
+  test.each([
+    ['default', 'reached'],
+    ['internet', 'not'],
+    ['none', 'not'],
+  ])(
+    'reaches this host from a container as its network says (%s: %s)',
+    async (network, said) => {
+      await using server = createServer((socket) => socket.end('reached\n')).listen(0, '0.0.0.0');
+      await once(server, 'listening');
+      const { port } = server.address() as AddressInfo;
+      await using here = await box.another(`network: ${network}`);
+      await here.up();
+      const look = `nc -w 5 ${box.engine.address} ${port} </dev/null 2>/dev/null || echo not`;
+      const ways = [look, `docker run --rm box:1 sh -c '${look}'`, `${withAllRights} sh -c '${look}'`];
+      const script = [makeWholeImage, ...ways].join('\n');
+      const { code, stdout, stderr } = await here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-ec', script).ended;
+      expect([code, stdout], stderr).toEqual([0, `${said}\n`.repeat(3)]);
+    },
+    180_000,
+  );
 
   test('leaves files of every kind, and its next neighbour finds none of them', async () => {
     const files = [

@@ -71,6 +71,11 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('programs o
     180_000,
   );
 
+  test('a folder that only the sandbox has is not there for the engine, which says so', async () => {
+    const said = await box.job(makeWholeImage, 'mkdir /mine; docker run --rm -v /mine:/w box:1 true 2>&1 || echo refused');
+    expect(said).toMatch(/error while creating mount source path '\/mine'.*refused/s);
+  }, 120_000);
+
   test('a container with the socket of the engine starts others, and removes them by their label', async () => {
     const said = await box.job(
       makeWholeImage,

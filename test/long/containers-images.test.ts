@@ -7,7 +7,7 @@ import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
 import { build } from '../support/engine-base.ts';
 import { heldEngine } from '../support/held-engine.ts';
 import { images } from '../support/images.ts';
-import { boxes } from '../support/job-containers.ts';
+import { boxes, withImage } from '../support/job-containers.ts';
 import { registryOf } from '../support/registry.ts';
 import { lacks } from '../support/require.ts';
 
@@ -101,7 +101,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
 
   test('a daemon that was killed while it made them ready goes on with it, and leaves nothing', async () => {
     using held = await heldEngine(box.engine.socket);
-    await using here = await box.another(`containers: { images: ["${other}"] }`, { DOCKER_HOST: held.url });
+    await using here = await withImage(await box.another(`containers: { images: ["${other}"] }`, { DOCKER_HOST: held.url }));
     const reads = /^GET \S*\/images\/\S+\/get/;
     const holding = held.hold(reads);
     const doomed = await here.up();

@@ -7,7 +7,7 @@ import type { Boundary } from '../../src/manager/actions/action-runner.ts';
 import { engineUsers, inEngine } from '../../src/runtimes/docker/engine-program.ts';
 import type { Engine } from '../support/engine-http.ts';
 import { heldEngine } from '../support/held-engine.ts';
-import { boxes, makeImage } from '../support/job-containers.ts';
+import { boxes, makeImage, withImage } from '../support/job-containers.ts';
 import { lacks } from '../support/require.ts';
 
 /** Runs a script in the container of an engine, as the sandbox's user 1000 is known there, and does not wait for it. */
@@ -163,7 +163,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     'a daemon that was killed while it %s leaves nothing, also when that takes effect late',
     async (_, calls) => {
       using held = await heldEngine(box.engine.socket);
-      await using here = await box.another('name: "box-{n}"', { DOCKER_HOST: held.url });
+      await using here = await withImage(await box.another('name: "box-{n}"', { DOCKER_HOST: held.url }));
       const [first, second] = calls;
       const holding = held.hold(first);
       const doomed = await here.up();

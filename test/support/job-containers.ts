@@ -20,7 +20,9 @@ export const makeWholeImage = `tar -C / -c $(cd /; ls -d bin etc lib lib64 tmp u
 export interface PoolEngine extends PrivateEngine {
   /** Of this host, as sandboxes reach it. */
   readonly address: string;
-  /** A onejob beside that Engine, in its network, with the image of its agents' engines. */
+  /** A onejob beside that Engine, in its network. */
+  bare(config: string, env?: Readonly<Record<string, string>>): Promise<Home>;
+  /** The same with the image of its agents' engines. */
   home(config: string, env?: Readonly<Record<string, string>>): Promise<Home>;
 }
 
@@ -29,22 +31,24 @@ export async function engineForPools(options: PrivateEngineOptions = {}): Promis
   try {
     await ensureImages(engine.socket);
     await loadEngineBase(engine.api);
-    return Object.assign(engine, { address: wayOutOf(engine), home: homeAt(engine) });
+    const through = ['nsenter', `--net=${engine.net}`];
+    const bare: PoolEngine['bare'] = (config, env = {}) =>
+      onejob({ engine: engine.socket, config, env: { DOCKER_HOST: engine.url, ...env }, through });
+    const home: PoolEngine['home'] = async (...words) => withImage(await bare(...words));
+    return Object.assign(engine, { address: wayOutOf(engine), bare, home });
   } catch (error) {
     await engine[Symbol.asyncDispose]();
     throw error;
   }
 }
 
-const homeAt =
-  ({ socket, url, net }: PrivateEngine): PoolEngine['home'] =>
-  async (config, env = {}) => {
-    const home = await onejob({ engine: socket, config, env: { DOCKER_HOST: url, ...env }, through: ['nsenter', `--net=${net}`] });
-    const { code, stdout, stderr } = await home.cli(['image', 'build', 'engine']).ended;
-    if (code === 0 && /^engine: onejob\/engine:\w{12} was built$/m.test(stdout)) return home;
-    await home.close();
-    throw new Error(`no image for engines: ${stdout}\n${stderr}`);
-  };
+/** Builds the image of agents' engines there; otherwise the daemon does when it first needs it. */
+export async function withImage(home: Home): Promise<Home> {
+  const { code, stdout, stderr } = await home.cli(['image', 'build', 'engine']).ended;
+  if (code === 0 && /^engine: onejob\/engine:\w{12} was built$/m.test(stdout)) return home;
+  await home.close();
+  throw new Error(`no image for engines: ${stdout}\n${stderr}`);
+}
 
 interface BoxOptions {
   /** What the image of its sandboxes is made of; default: the image with the docker command alone. */
@@ -60,7 +64,7 @@ export interface Box {
   daemon: Daemon;
   /** Runs a script as a job; what it printed. */
   job(...lines: readonly string[]): Promise<string>;
-  /** Another onejob beside the Engine, with a pool that has these keys instead. */
+  /** Another onejob beside the Engine, with a pool that has these keys instead. It has no image of its agents' engines yet. */
   another(keys: string, env?: Readonly<Record<string, string>>): Promise<Home>;
 }
 
@@ -102,7 +106,7 @@ export function boxes(keys: string, { image, engine: options, make }: BoxOptions
       expect(code, `${stdout}\n${stderr}`).toBe(0);
       return stdout;
     },
-    another: (more, env) => all().engine.home(configOf(more), env),
+    another: (more, env) => all().engine.bare(configOf(more), env),
   };
 }
 
