@@ -25,7 +25,7 @@ export interface EngineFigures {
 }
 
 /** @throws Error if such an Engine does not start here, with its last words */
-export async function engine29(rounds: { jobs: number; pairs: number }, dir: string): Promise<EngineFigures> {
+export async function engine29(rounds: { jobs: number; pairs: number; cycles: number }, dir: string): Promise<EngineFigures> {
   const programs = join(await builtEngines(), '29/usr');
   await using engine = await privateEngine({ path: `${programs}/sbin:${programs}/bin` });
   await engine.load(defaultImage);
@@ -41,8 +41,8 @@ export async function engine29(rounds: { jobs: number; pairs: number }, dir: str
     throughput: await both(async (socket) => {
       await using daemon = await throughput(socket);
       const raw = async () =>
-        (await floor({ socket, image: defaultImage, cycles: 48, concurrency: 4, kind: 'plain' })).cyclesPerSecond;
-      return await inTurn(rounds.pairs, raw, () => daemon.measure(48));
+        (await floor({ socket, image: defaultImage, cycles: rounds.cycles, concurrency: 4, kind: 'plain' })).cyclesPerSecond;
+      return await inTurn(rounds.pairs, raw, () => daemon.measure(rounds.cycles));
     }),
   };
 }

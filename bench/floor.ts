@@ -95,9 +95,10 @@ async function followDeaths(engine: Engine): Promise<Deaths> {
   const waiting = new Map<string, () => void>();
   const lines = createInterface({ input: answer });
   lines.on('line', (line) => {
-    const { id } = JSON.parse(line) as { id: string };
-    waiting.get(id)?.();
-    waiting.delete(id);
+    // The short `id` beside it is gone in Engine 29.
+    const { Actor } = JSON.parse(line) as { Actor: { ID: string } };
+    waiting.get(Actor.ID)?.();
+    waiting.delete(Actor.ID);
   });
   return {
     of: (id) => new Promise((resolve) => waiting.set(id, resolve)),
