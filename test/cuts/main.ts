@@ -55,8 +55,8 @@ const isReboot = (): boolean => draw() < 1 / 3;
 const isBusy = (): boolean => draw() < 2 / 3;
 /** s from the first job, or from when a script can be started in the host. */
 const moment = (): number => draw() * 25;
-/** Coming to rest takes longer than all else, and three of four hit a host that has not done so since the one before. */
-const isJudged = (): boolean => draw() < 1 / 4;
+/** Coming to rest takes longer than all else: the other cuts hit a host that has not done so since the one before. */
+const judgedEvery = 4;
 
 /** Pools of the own queue, and their agents. */
 const own = { build: 2, proc: 2 };
@@ -177,7 +177,7 @@ async function play(host: Host, services: readonly Service[]): Promise<boolean> 
   const past = new Past(lab, services, before, await Promise.all(services.map(async (one) => (await one.agentsThere()).length)));
   for (let n = 1; n <= times; n += 1) {
     await interrupt(past, n);
-    if (!isJudged() && n < times) continue;
+    if (n % judgedEvery !== 0 && n < times) continue;
     const seen = await judged(past, n);
     const { cuts, reboots, violations } = past;
     const run: CutsRun = { date, tree, engine, kernel, systemd, seed, cuts, reboots, pools: counts(seen, services), violations };
