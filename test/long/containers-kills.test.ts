@@ -66,7 +66,7 @@ function killer(engine: PrivateEngine) {
     kills,
     /** Of an agent, or of none. */
     one: (): Promise<void> => oneOf([container, inside, async () => {}])?.() ?? Promise.resolve(),
-    /** Containers that run without live-restore end with their Engine, also those that begin just now. */
+    /** With live-restore, an Engine 20.10 that is killed while it starts a container leaves that one running, and does not know it. */
     async engine(): Promise<void> {
       await engine.kill();
       await sleep(pick(2_000));

@@ -72,7 +72,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase', 'testcontain
       'export RYUK_CONTAINER_IMAGE=reaper:1',
       '/node/bin/node test.mjs',
       'until [ -z "$(docker ps -q --filter label=org.testcontainers=true | grep -v "$(docker ps -q --filter ancestor=reaper:1)")" ]; do sleep 0.2; done',
-      'docker network ls -q --filter label=org.testcontainers=true',
+      // The reaper removes the network after the containers.
+      'until [ -z "$(docker network ls -q --filter label=org.testcontainers=true)" ]; do sleep 0.2; done',
       'echo reaped',
     );
     expect(said).toBe('from its port: hello\nfrom its folder: workspace\nhealthy: hello\nreaped\n');

@@ -35,6 +35,15 @@ export interface ChildOptions {
   readonly env: NodeJS.ProcessEnv;
 }
 
+/** Bytes of the end of what a child has said so far. To look through all of it again and again would cost the square of it. */
+const lately = 2 ** 20;
+
+function endOf(chunks: readonly Buffer[]): string {
+  let from = chunks.length;
+  for (let bytes = 0; from > 0 && bytes < lately; from--) bytes += chunks[from - 1]?.length ?? 0;
+  return Buffer.concat(chunks.slice(from)).toString();
+}
+
 export function startChild(command: string, args: readonly string[], options: ChildOptions): Child {
   const child: ChildProcess = spawn(command, args, { ...options, stdio: 'pipe' });
   const out: Buffer[] = [];
@@ -84,17 +93,18 @@ export function startChild(command: string, args: readonly string[], options: Ch
     },
     says(pattern) {
       return new Promise((resolve, reject) => {
-        const look = (): boolean => {
-          const found = (stdout() + stderr()).match(pattern);
+        const look = (text: string): boolean => {
+          const found = text.match(pattern);
           if (found === null) return false;
-          listeners.delete(look);
+          listeners.delete(lookAtEnd);
           resolve(found);
           return true;
         };
-        if (look()) return;
-        listeners.add(look);
+        const lookAtEnd = (): boolean => look(endOf(out) + endOf(err));
+        if (look(stdout() + stderr())) return;
+        listeners.add(lookAtEnd);
         void ended.then((end) => {
-          if (!look())
+          if (!look(stdout() + stderr()))
             reject(new Error(`ended (${end.code ?? end.signal}) without saying ${pattern}:\n${end.stdout}${end.stderr}`));
         });
       });
