@@ -36,7 +36,7 @@ const processes: Suite = {
 const suites = {
   'the docker runtime': { project: 'process', files: ['src/runtimes/docker'] },
   // Words and habits of its store of images: Engine 29 has another than those before.
-  'images on the Engine': { project: 'long', files: ['test/long/image-builder.test.ts', 'test/long/images.test.ts'] },
+  'images on the Engine': { project: 'long-alone', files: ['test/long/image-builder.test.ts', 'test/long/images.test.ts'] },
   'the docker runtime with Podman': { project: 'long-alone', files: ['test/long/podman.contract.test.ts'] },
   'the process runtime as root': processes,
   'the process runtime as a user that lingers': { ...processes, user: 'own' },
