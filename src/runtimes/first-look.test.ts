@@ -13,9 +13,23 @@ test('what is half made is swept once', async () => {
 
 test('nothing is swept once a sandbox is made: it may be that one', async () => {
   const [look, sweep] = [new FirstLook(), vi.fn(async () => {})];
-  look.end();
+  await look.end();
   await look.sweep(sweep);
   expect(sweep).not.toHaveBeenCalled();
+});
+
+test('who looks or makes a sandbox meanwhile waits until the sweep is over', async () => {
+  const look = new FirstLook();
+  const swept = Promise.withResolvers<void>();
+  const done: string[] = [];
+  const all = [look.sweep(() => swept.promise.then(() => void done.push('swept')))];
+  all.push(look.sweep(async () => void done.push('swept again')).then(() => void done.push('looked')));
+  all.push(look.end().then(() => void done.push('made')));
+  await new Promise(setImmediate);
+  expect(done).toEqual([]);
+  swept.resolve();
+  await Promise.all(all);
+  expect(done).toEqual(['swept', 'looked', 'made']);
 });
 
 test('a look does not fail by what it cannot remove', async () => {

@@ -11,18 +11,19 @@ import { removeTree } from '../system/foreign-tree.ts';
 export const unfinished = '.new-';
 
 export class FirstLook {
-  #isOver = false;
+  /** The sweep, or that there is none. */
+  #work: Promise<unknown> | null = null;
 
-  /** A sandbox is about to be made. */
-  end(): void {
-    this.#isOver = true;
+  /** A sandbox is about to be made. Resolves once nothing is removed any more. */
+  async end(): Promise<void> {
+    this.#work ??= Promise.resolve();
+    await this.#work;
   }
 
-  /** What it cannot remove is left to the next manager: a look must not fail by it. */
+  /** Resolves once it is over, also for who comes second. What it cannot remove is left to the next manager: a look must not fail by it. */
   async sweep(remove: () => Promise<unknown>): Promise<void> {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    await remove().catch(() => {});
+    this.#work ??= remove().catch(() => {});
+    await this.#work;
   }
 }
 

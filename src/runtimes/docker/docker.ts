@@ -194,7 +194,7 @@ export class DockerRuntime implements Runtime {
   }
 
   async prepare(spec: SandboxSpec, progress: Progress, signal: AbortSignal, chosen?: (made: Made) => void): Promise<Made> {
-    this.#firstLook.end();
+    await this.#firstLook.end();
     const made = await this.#prepare(spec, progress, signal, chosen);
     const id = this.#containers.recall(spec.agent);
     if (id !== null && !(await this.#engine.isPodman(signal))) void this.#inputs.ahead(id);

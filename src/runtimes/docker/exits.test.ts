@@ -62,6 +62,18 @@ test('one that the kernel ended for want of memory, which its Engine has missed'
   expect(await here.exits.atDeath('c1', 1, undefined, never)).toEqual({ kind: 'code', code: 1 });
 });
 
+test('the log of the kernel is not read for what is known anyhow: engines of agents, containers of another boot', async () => {
+  const asked: string[] = [];
+  const one = container({ Status: 'exited', ExitCode: 137 });
+  const engines = { ...one, Config: { ...one.Config, Labels: { 'onejob.user': 'engine' } } };
+  await using here = await over(engines, true, async (id) => asked.push(id) > 0);
+  expect(await here.exits.atDeath('c1', 137, undefined, never)).toEqual({ kind: 'code', code: 137 });
+  here.exits.forget('c1');
+  expect(await here.exits.afterwards([engines], never)).toEqual(new Map([['c1', { kind: 'code', code: 137 }]]));
+  await here.exits.afterwards([one], never);
+  expect(asked).toEqual([]);
+});
+
 test('a killed container that is gone when its death is reported was removed', async () => {
   await using here = await over(null);
   expect(await here.exits.atDeath('c1', 137, undefined, never)).toEqual(removed);

@@ -12,6 +12,7 @@ import type { ContainerAnswer, Engine } from '../engine/engine.ts';
 import { unreachable } from '../engine/failures.ts';
 import { get } from '../engine/wire.ts';
 import { labels } from './create.ts';
+import { userLabel } from './own-engine.ts';
 
 /** ms that an Engine which accepts a connection may be silent before it counts as stopping. */
 const patience = 30_000;
@@ -108,12 +109,16 @@ export class Exits {
       const why = await whyNotStaying(this.#engine, signal);
       if (why !== null) throw why;
     }
-    for (const { Id, State, Config } of strangers) {
-      const own = await this.#ownEnd(Id, State.ExitCode, { State });
+    for (const container of strangers) {
+      const { Id, State, Config } = container;
       const boot = Config.Labels?.[labels.boot] ?? '';
       if (boot !== '' && this.#bootId !== null && boot !== this.#bootId) this.#known.set(Id, hostRestarted);
       else if (this.#isUnrecorded(State.ExitCode, Id)) this.#known.set(Id, unrecorded);
-      else if (!this.#known.has(Id)) this.#known.set(Id, own);
+      else if (!this.#known.has(Id)) {
+        const own = await this.#ownEnd(Id, State.ExitCode, container);
+        // Somebody may have seen it end meanwhile.
+        if (!this.#known.has(Id)) this.#known.set(Id, own);
+      }
     }
     return new Map(containers.map(({ Id }) => [Id, this.#known.get(Id) ?? lost('how it ended is unknown')]));
   }
@@ -137,9 +142,11 @@ export class Exits {
   }
 
   /** How a container ended if the Engine stayed. `container`: null if it is gone, undefined if it could not be inspected. */
-  async #ownEnd(id: string, code: number, container: Pick<ContainerAnswer, 'State'> | null | undefined): Promise<Exit> {
+  async #ownEnd(id: string, code: number, container: ContainerAnswer | null | undefined): Promise<Exit> {
     if (code !== killed) return { kind: 'code', code };
-    if (container?.State.OOMKilled === true || (await this.#kernelEnded(id))) return { kind: 'oom' };
+    // That of an agent's engine is killed at the end of every job, and how the sandbox in it has ended is known.
+    const isEngine = container?.Config.Labels?.[userLabel] !== undefined;
+    if (container?.State.OOMKilled === true || (!isEngine && (await this.#kernelEnded(id)))) return { kind: 'oom' };
     // `docker rm -f` first marks a container, then kills its processes. onejob removes only containers that have ended.
     if (container === null || container?.State.Status === 'removing') return removed;
     return { kind: 'code', code };

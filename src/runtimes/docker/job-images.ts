@@ -58,7 +58,9 @@ export class JobImages {
     const store = this.storeOf(recipe);
     const fill = async (others: readonly ReadyImage[], reader: AgentId, until: AbortSignal) => {
       const all = [...named, ...others];
-      return all.length === 0 ? null : store.ready(reader, pool, all, maker, progress, until);
+      // What is made for later agents is no news of this one.
+      const say = reader === agent ? progress : () => {};
+      return all.length === 0 ? null : store.ready(reader, pool, all, maker, say, until);
     };
     if (recipe.containers?.untrusted) return fill([], agent, signal);
     return this.#learning.ready({ name: pool, from, named, fill, letGo: (reader) => store.letGo(reader) }, agent, signal);
@@ -67,6 +69,11 @@ export class JobImages {
   /** To be called before the container of an agent is removed. */
   ending(agent: AgentId): Promise<void> {
     return this.#learning.note(agent);
+  }
+
+  /** Makes nothing any more, and resolves once nothing is being made. */
+  end(): Promise<void> {
+    return this.#learning.end();
   }
 
   findings(): Finding[] {

@@ -51,6 +51,8 @@ async function learning() {
   /** By name, what the registry has: bytes, or why it does not give it. `version`: of all images. */
   const registry = { version: '1', has: new Map<string, number | string>() };
   const there = new Map<string, number>();
+  /** Of the Engine, beside digests. */
+  const tags: string[] = [];
   const container = { running: false, user: 'engine', pool: 'p', left: () => fileOf('') as Pack | null };
   const calls: string[] = [];
   const json = (reply: ServerResponse, body: unknown, status = 200) =>
@@ -83,8 +85,10 @@ async function learning() {
       calls.push(`remove ${image.split('@')[0]}`);
       there.delete(image);
       json(reply, []);
-    } else if (there.has(image)) json(reply, { Id: `id of ${image}`, Size: there.get(image), Config: {} });
-    else json(reply, { message: 'no such image' }, 404);
+    } else if (there.has(image)) {
+      const RepoTags = tags.filter((tag) => image.startsWith(tag.replace(/:.*/, '@')));
+      json(reply, { Id: `id of ${image}`, Size: there.get(image), Config: {}, RepoTags });
+    } else json(reply, { message: 'no such image' }, 404);
   });
   await host.start();
   const { parts } = new DockerRuntime(host.endpoint, { owner: 'o', environment: settings(host.socket), clock });
@@ -112,8 +116,8 @@ async function learning() {
         fill: async (others, reader) => {
           const names = others.map(({ name }) => name);
           (reader === agent ? given : fills).push(names);
-          const why = names.find((name) => failing.has(name));
-          if (why !== undefined) throw new OnejobError('E_ENGINE_FAILED', `Cannot make ${why} ready.`, { retry: true });
+          const bad = others.find(({ name }) => failing.has(name));
+          if (bad !== undefined) throw new OnejobError('E_ENGINE_FAILED', `Cannot make image ${bad.id} ready.`, { retry: true });
           return 'volume';
         },
       },
@@ -136,6 +140,7 @@ async function learning() {
     },
     registry,
     start,
+    tags,
     /** A job has pulled these. */
     async pulled(...names: readonly string[]) {
       container.left = () => fileOf(listOf(...names));
@@ -191,8 +196,8 @@ test('a new set is made once an hour; what was pulled last stays, and what no se
   expect(calls).toEqual(['ask a:1', 'pull a', 'remove b']);
 });
 
-test('an image that is larger than all may be is pulled once, and removed', async () => {
-  const { calls, clock, fills, pulled, registry, start } = await learning();
+test('an image that is larger than all may be is pulled once, removed, and named, until its registry has a smaller one', async () => {
+  const { calls, clock, fills, pulled, registry, said, start } = await learning();
   registry.has.set('big:1', 11);
   await pulled('big:1');
   await start();
@@ -200,7 +205,61 @@ test('an image that is larger than all may be is pulled once, and removed', asyn
   await pulled('big:1');
   await start();
   expect(fills).toEqual([]);
-  expect(calls.filter((call) => !call.startsWith('read'))).toEqual(['ask big:1', 'pull big', 'remove big']);
+  expect(calls.filter((call) => !call.startsWith('read'))).toEqual(['ask big:1', 'pull big', 'remove big', 'ask big:1']);
+  expect(said().at(-1)).toBe('warning: Pool p does not get big:1, which a job has pulled: it has 11 B, and "learn" is 10 B');
+  registry.has.set('big:1', 9);
+  registry.version = '2';
+  clock.advance(hour);
+  await pulled('big:1');
+  await start();
+  expect(fills).toEqual([['big:1']]);
+  expect(said()).toEqual(['ok: Jobs of pool p have taught it big:1 (9 B of 10 B).']);
+});
+
+test('images that have no room are on the Engine one at a time', async () => {
+  const { calls, pulled, registry, start } = await learning();
+  for (const name of ['a:1', 'b:1']) registry.has.set(name, 99);
+  await pulled('a:1', 'b:1');
+  await start();
+  expect(calls.filter((call) => /^(pull|remove)/.test(call))).toEqual(['pull a', 'remove a', 'pull b', 'remove b']);
+});
+
+test('an image that somebody has given a tag stays on the Engine', async () => {
+  const { calls, clock, pulled, registry, start, tags } = await learning();
+  registry.has.set('a:1', 6);
+  await pulled('a:1');
+  await start();
+  tags.push('a:1');
+  registry.has.set('b:1', 6);
+  await pulled('b:1');
+  clock.advance(hour);
+  await start();
+  expect(calls).not.toContain('remove a');
+});
+
+test('an image that no engine can have is left out of the set, and named', async () => {
+  const { failing, fills, pulled, registry, said, start } = await learning();
+  for (const name of ['a:1', 'b:1']) registry.has.set(name, 1);
+  await pulled('a:1', 'b:1');
+  failing.add('a:1');
+  await start();
+  expect(fills).toEqual([['a:1', 'b:1'], ['b:1']]);
+  expect(said()).toEqual([
+    'ok: Jobs of pool p have taught it b:1 (1 B of 10 B).',
+    expect.stringMatching(/^warning: Pool p does not get a:1, which a job has pulled: Cannot make image id of a@\S+ ready\.$/),
+  ]);
+});
+
+test('whoever ends it waits for what is being made, and nothing is made afterwards', async () => {
+  const one = await learning();
+  one.registry.has.set('a:1', 1);
+  await one.pulled('a:1');
+  await one.start(false);
+  await one.it.end();
+  const before = [...one.calls];
+  await one.start(false);
+  expect(one.fills).toEqual([]);
+  expect(one.calls).toEqual(before);
 });
 
 test('what a pool names itself is not learnt, also if it was before', async () => {
@@ -255,7 +314,9 @@ test('what was only learnt keeps no agent from starting, and is not tried for ea
   failing.add('a:1');
   expect(await start(false)).toEqual([['a:1'], []]);
   expect(await start(false)).toEqual([[]]);
-  expect(said()).toContain('warning: Pool p does not get newer images: Cannot make a:1 ready.');
+  expect(said()).toContainEqual(
+    expect.stringMatching(/^warning: Pool p does not get newer images: Cannot make image id of a@\S+ ready\.$/),
+  );
 });
 
 test('a set that cannot be made leaves the one before, and is tried again after an hour', async () => {

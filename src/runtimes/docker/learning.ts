@@ -29,6 +29,8 @@ const patience = 5_000;
 const longest = 256 * 1024;
 /** Where a Docker Engine lists its images. */
 const list = `${inEngine.storage}/docker/image/overlay2/repositories.json`;
+/** Images that are left out of one set since no engine can have them: for each, it is made anew. */
+const mostUnfit = 3;
 /** Names in a finding. */
 const shown = 5;
 
@@ -57,7 +59,9 @@ export class Learning {
   readonly #wants: LearnWants;
   readonly #memories = new Map<string, Memory>();
   /** Pools whose next set is being made. */
-  readonly #busy = new Set<string>();
+  readonly #busy = new Map<string, Promise<void>>();
+  /** Images of sets that are being made, with their digests. */
+  readonly #chosen = new Map<string, Set<string>>();
   readonly #closing = new AbortController();
 
   constructor(parts: DockerRuntime['parts'], wants: LearnWants) {
@@ -67,6 +71,12 @@ export class Learning {
 
   close(): void {
     this.#closing.abort();
+  }
+
+  /** Ends for good, and resolves once nothing is made any more. */
+  async end(): Promise<void> {
+    this.close();
+    await Promise.all(this.#busy.values());
   }
 
   /** For `doctor`. */
@@ -118,32 +128,65 @@ export class Learning {
       attempt(() => this.#change(pool.name, (now) => (now.set === set ? change : {})));
       return pool.fill([], agent, signal);
     });
-    void this.#renew(pool);
+    this.#renewLater(pool);
     return volume;
   }
 
   /** Makes a new set if it is time, for the agents from then on. */
-  async #renew(pool: Pool): Promise<void> {
+  #renewLater(pool: Pool): void {
     const { name } = pool;
     const now = this.#parts.engine.clock.wall();
+    if (this.#busy.has(name) || this.#closing.signal.aborted || !mayRenew(this.#of(name), now)) return;
+    const work = this.#renew(pool, now).finally(() => this.#busy.delete(name));
+    this.#busy.set(name, work);
+  }
+
+  /** Never throws. */
+  async #renew(pool: Pool, now: number): Promise<void> {
+    const { name } = pool;
     const { signal } = this.#closing;
-    if (this.#busy.has(name) || signal.aborted || !mayRenew(this.#of(name), now)) return;
-    this.#busy.add(name);
     const agent = `learnt ${name}` as AgentId;
+    const chosen = new Set<string>();
+    this.#chosen.set(name, chosen);
     try {
       // First, so that what fails is not tried all the time.
       this.#change(name, () => ({ at: now }));
-      const set = await this.#choose(pool, now, signal);
-      if (JSON.stringify(set) !== JSON.stringify(this.#of(name).set)) await pool.fill(plain(set), agent, signal);
+      const set = await this.#fill(pool, agent, chosen, now);
       signal.throwIfAborted();
       this.#change(name, () => ({ set, problem: null }));
     } catch (error) {
       if (!signal.aborted) attempt(() => this.#change(name, () => ({ problem: toFailure(error).message })));
     } finally {
-      await this.#tidy(name, signal).catch(() => {});
-      this.#busy.delete(name);
+      this.#chosen.delete(name);
+      await this.#tidy(pool, signal).catch(() => {});
       pool.letGo(agent);
     }
+  }
+
+  /** Fills a store with a new set, without those images that no engine of an agent can have. */
+  async #fill(pool: Pool, agent: AgentId, chosen: Set<string>, now: number): Promise<Memory['set']> {
+    const { signal } = this.#closing;
+    const unfit = new Set<string>();
+    for (;;) {
+      const set = await this.#choose(pool, chosen, unfit, now, signal);
+      if (JSON.stringify(set) === JSON.stringify(this.#of(pool.name).set)) return set;
+      try {
+        await pool.fill(plain(set), agent, signal);
+        return set;
+      } catch (error) {
+        // It names the image by its id.
+        const { message } = toFailure(error);
+        const bad = hasCode(error, 'E_ENGINE_FAILED') ? set.find(({ id }) => message.includes(id)) : undefined;
+        if (bad === undefined || unfit.size === mostUnfit) throw error;
+        unfit.add(bad.name);
+        this.#learn(pool.name, bad.name, { image: null, problem: message });
+      }
+    }
+  }
+
+  #learn(pool: string, name: string, found: Partial<Learnt>): void {
+    const change = (one: Learnt): Learnt => (one.name === name ? { ...one, ...found } : one);
+    this.#change(pool, ({ images }) => ({ images: images.map(change) }));
   }
 
   /** Whether a pool may have a name of a job: its config may have changed since. */
@@ -154,16 +197,34 @@ export class Learning {
   }
 
   /** What a job pulled last comes first, as far as it fits. */
-  async #choose(pool: Pool, now: number, signal: AbortSignal): Promise<Memory['set']> {
+  async #choose(
+    pool: Pool,
+    chosen: Set<string>,
+    unfit: ReadonlySet<string>,
+    now: number,
+    signal: AbortSignal,
+  ): Promise<Memory['set']> {
     const allows = this.#allowing(pool);
     this.#change(pool.name, ({ images }) => ({ images: images.filter(({ name }) => allows(name)) }));
     const set: Memory['set'] = [];
-    let free = this.#wants.pools.get(pool.name)?.limit ?? 0;
+    const limit = this.#wants.pools.get(pool.name)?.limit ?? 0;
+    let free = limit;
     for (const one of this.#of(pool.name).images) {
-      if ((one.image?.size ?? 0) > free || free === 0) continue;
-      const image = mustAsk(one, now) ? await this.#ask(pool, one, now, signal) : one.image;
-      if (image === null || image.size > free) continue;
+      const asks = mustAsk(one, now);
+      if (free === 0 || unfit.has(one.name) || (!asks && (one.image?.size ?? 0) > free)) continue;
+      const image = asks ? await this.#ask(pool, one, now, signal) : one.image;
+      if (image === null) continue;
+      if (image.size > limit) {
+        const problem = `it has ${formatBytes(image.size)}, and "learn" is ${formatBytes(limit)}`;
+        this.#learn(pool.name, one.name, { problem });
+      }
+      if (image.size > free) {
+        // Before the next is pulled: otherwise names alone would fill the disk.
+        await this.#drop(pool, image.reference, signal);
+        continue;
+      }
       free -= image.size;
+      chosen.add(image.reference);
       set.push({ id: await this.#pull(pool, image.reference, signal), name: one.name, reference: image.reference });
     }
     // Whichever was pulled last, the same images are the same set.
@@ -174,15 +235,17 @@ export class Learning {
   async #ask(pool: Pool, { name, image }: Learnt, asked: number, signal: AbortSignal): Promise<Learnt['image']> {
     const found: Pick<Learnt, 'image' | 'problem'> = await (async () => {
       const reference = await pool.from.pinned(name, signal);
+      if (image?.reference === reference) return { image, problem: null };
       await this.#pull(pool, reference, signal);
-      return { image: { reference, size: (await this.#parts.engine.imageSize(reference, signal)) ?? 0 }, problem: null };
+      return { image: { reference, size: (await this.#parts.engine.imageFacts(reference, signal))?.size ?? 0 }, problem: null };
     })().catch((error: unknown) => {
       signal.throwIfAborted();
+      // No other image has room either.
+      if (hasCode(error, 'E_DISK_FULL')) throw error;
       const mayPass = error instanceof OnejobError && error.retry;
       return { image: mayPass ? image : null, problem: toFailure(error).message };
     });
-    const change = (one: Learnt): Learnt => (one.name === name ? { ...one, ...found, asked } : one);
-    this.#change(pool.name, ({ images }) => ({ images: images.map(change) }));
+    this.#learn(pool.name, name, { ...found, asked });
     return found.image;
   }
 
@@ -194,17 +257,28 @@ export class Learning {
     return (await from.get({ image: reference, pull: 'missing' } as Recipe, () => {}, signal)).id;
   }
 
-  /** Removes what was pulled and no set has. Another pool, or a container, may use an image under another name. */
-  async #tidy(pool: string, signal: AbortSignal): Promise<void> {
-    const kept = new Set([...this.#wants.pools.keys()].flatMap((name) => this.#of(name).set.map(({ reference }) => reference)));
-    for (const reference of this.#of(pool).pulled.filter((one) => !kept.has(one))) {
+  /** Removes what was pulled and no set has. */
+  async #tidy(pool: Pool, signal: AbortSignal): Promise<void> {
+    for (const reference of this.#of(pool.name).pulled) await this.#drop(pool, reference, signal);
+  }
+
+  /** Removes an image if it was pulled for this, and nobody has it for anything else. */
+  async #drop(pool: Pool, reference: string, signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
+    const sets = [...this.#wants.pools.keys()].flatMap((name) => this.#of(name).set);
+    const isUsed = sets.some((one) => one.reference === reference) || [...this.#chosen.values()].some((one) => one.has(reference));
+    if (isUsed || !this.#of(pool.name).pulled.includes(reference)) return;
+    const { engine } = this.#parts;
+    try {
+      const image = await engine.imageFacts(reference, signal);
+      // With containerd's store an Engine that removes a digest removes each tag of its repository with it (moby, image_delete.go).
+      const isTheirs = image !== null && (image.tags.length > 0 || pool.named.some(({ id }) => id === image.id));
+      if (image !== null && !isTheirs) await engine.removeImage(reference);
+    } catch {
       signal.throwIfAborted();
-      const isGone = await this.#parts.engine.removeImage(reference).then(
-        () => true,
-        () => false,
-      );
-      if (isGone) this.#change(pool, ({ pulled }) => ({ pulled: pulled.filter((one) => one !== reference) }));
+      return;
     }
+    this.#change(pool.name, ({ pulled }) => ({ pulled: pulled.filter((one) => one !== reference) }));
   }
 
   #path(pool: string): string {

@@ -90,16 +90,27 @@ test('an Engine that is restarted between the making of a sandbox and its start:
   expect(here.count('DELETE /containers/c1')).toBe(1);
 });
 
-test('one that an earlier attempt made before the restart is removed, too', async () => {
-  const spec = specOf(recipe);
-  const Labels = { 'onejob.owner': 'me', 'onejob.agent': spec.agent, 'onejob.engine': 'one' };
+/** An Engine that has a container of an earlier attempt, made at that start of it. */
+function withEarlier(spec: ReturnType<typeof specOf>, start: string) {
+  const Labels = { 'onejob.owner': 'me', 'onejob.agent': spec.agent, 'onejob.engine': start };
   const State = { Status: 'created', Running: false, ExitCode: 0, FinishedAt: '', OOMKilled: false, Pid: 0 };
-  const replies = {
+  return {
     'POST /containers/create': () => ({ status: 409, message: 'in use' }),
     'GET /containers/json': () => [{ Id: 'c1', State: 'created', Labels }],
     'GET /containers/c1/json': () => ({ Id: 'c1', Name: '/c', Image: 'sha256:i', State, Config: { User: '', Labels } }),
   };
-  await using here = await over(replies, quiet, () => 'two');
+}
+
+test('one of an Engine that tells no start, as Podman, is continued', async () => {
+  const spec = specOf(recipe);
+  await using here = await over(withEarlier(spec, ''), quiet, () => 'network');
+  await here.prepare(spec, quiet, never);
+  expect(here.count('DELETE /containers/c1')).toBe(0);
+});
+
+test('one that an earlier attempt made before the restart is removed, too', async () => {
+  const spec = specOf(recipe);
+  await using here = await over(withEarlier(spec, 'one'), quiet, () => 'two');
   await expect(here.prepare(spec, quiet, never)).rejects.toMatchObject({ code: 'E_ENGINE_FAILED' });
   expect(here.asked.at(-1)).toBe('DELETE /containers/c1');
 });

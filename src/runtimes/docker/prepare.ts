@@ -74,7 +74,8 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
         const there = await containers.find(spec.agent, signal);
         if (there !== null) {
           const container = await engine.inspect(there, signal);
-          return { id: there, of: container?.Config.Labels?.[labels.engine] ?? null };
+          // Empty where the Engine has no start, as Podman.
+          return { id: there, of: container?.Config.Labels?.[labels.engine] || null };
         }
       }
       throw prepareRefusal(error, spec, endpoint);

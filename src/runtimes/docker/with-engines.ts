@@ -237,6 +237,7 @@ export class WithEngines implements Runtime {
   }
 
   async sweep(signal: AbortSignal): Promise<void> {
+    await this.#images.end();
     await this.#images.sweep();
     await this.#outer.sweep(signal);
     this.#images.forget();

@@ -44,6 +44,7 @@ const imagesAnswer = z.array(labelled);
 const imageAnswer = z.object({
   Id: z.string(),
   Size: z.number().default(0),
+  RepoTags: z.array(z.string()).nullish(),
   Config: z
     .object({
       User: z.string().nullish(),
@@ -255,10 +256,10 @@ export class Engine {
     return distributionAnswer.safeParse(answer).data?.Descriptor.digest ?? null;
   }
 
-  /** Bytes of an image on the Engine's disk; null if it does not have it. */
-  async imageSize(reference: string, signal: AbortSignal): Promise<number | null> {
+  /** Bytes of an image on the Engine's disk, and the tags that it has there; null if it does not have it. */
+  async imageFacts(reference: string, signal: AbortSignal) {
     const image = await this.#find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
-    return image?.Size ?? null;
+    return image === null ? null : { id: image.Id, size: image.Size, tags: image.RepoTags ?? [] };
   }
 
   network(name: string, signal?: AbortSignal): Promise<NetworkAnswer | null> {

@@ -21,6 +21,7 @@ test('references are read as Docker reads them', () => {
   expect(parseReference('debian:stable-slim')).toEqual({ name: 'debian', tag: 'stable-slim', registry: 'docker.io' });
   expect(parseReference('nvidia/cuda:13.3.0')).toEqual({ name: 'nvidia/cuda', tag: '13.3.0', registry: 'docker.io' });
   expect(parseReference('ghcr.io/a/b')).toEqual({ name: 'ghcr.io/a/b', tag: 'latest', registry: 'ghcr.io' });
+  expect(parseReference('EVIL/a:1')).toEqual({ name: 'EVIL/a', tag: '1', registry: 'EVIL' });
   expect(parseReference('localhost:5000/a:1')).toEqual({ name: 'localhost:5000/a', tag: '1', registry: 'localhost:5000' });
   expect(parseReference('a.b/c:1@sha256:ff')).toEqual({ name: 'a.b/c', tag: 'sha256:ff', registry: 'a.b' });
 });

@@ -273,7 +273,8 @@ export function parseReference(written: string) {
   const name = colon === -1 ? beforeDigest : beforeDigest.slice(0, colon);
   const tag = at !== -1 ? written.slice(at + 1) : colon === -1 ? 'latest' : beforeDigest.slice(colon + 1);
   const first = name.split('/')[0] ?? '';
-  const hasRegistry = name.includes('/') && (/[.:]/.test(first) || first === 'localhost');
+  // Paths on Docker Hub have no capital letters, so such a first part is a host (distribution/reference, normalize.go).
+  const hasRegistry = name.includes('/') && (/[.:A-Z]/.test(first) || first === 'localhost');
   return { name, tag, registry: hasRegistry && first !== 'index.docker.io' ? first : 'docker.io' };
 }
 

@@ -84,8 +84,8 @@ class ProcessRuntime implements Runtime {
 
   prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal): Promise<Made> {
     const { agent, recipe } = spec;
-    this.#firstLook.end();
     return this.#whileBusy(agent, async () => {
+      await this.#firstLook.end();
       checkRecipe(this.#host, recipe);
       await checkFolders(recipe);
       const state = this.#look(agent);

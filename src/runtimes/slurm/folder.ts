@@ -77,7 +77,7 @@ export class AgentFolders {
 
   /** Makes the folder with these files, in one step; without any, what the job may write is elsewhere. */
   async make(about: Intent, files: Readonly<Record<string, string>>): Promise<void> {
-    this.#firstLook.end();
+    await this.#firstLook.end();
     await this.open();
     const draft = join(this.#agents, unfinished + about.agent);
     await mkdir(join(draft, 'log'), { recursive: true, mode: 0o700 });
