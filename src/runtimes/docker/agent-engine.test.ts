@@ -117,6 +117,26 @@ test('one that says that what it lists as running has ended is believed neither,
   expect(engine.exit).toBeNull();
 });
 
+test.each([
+  ['its own', 3, { kind: 'code', code: 3 }],
+  // Only who looks knows whether memory was it.
+  ['that of a kill', 137, null],
+  ['none that there is', 4_711, null],
+])('whoever waits for the end of a sandbox is told its exit code, and does not look for it: %s', async (_, StatusCode, exit) => {
+  const running = podman(null);
+  const { asked, clock, engine, folder, host } = await engineOf((path, reply) =>
+    path.endsWith('/wait') ? json(reply, { StatusCode }) : running(path, reply),
+  );
+  const watching = engine.watch();
+  if (exit === null) await expect.poll(() => clock.next()).not.toBeNull();
+  else await watching;
+  expect(keptExit(folder)).toEqual(exit);
+  expect(host.asked.filter((path) => path.endsWith('/kill'))).toHaveLength(exit === null ? 0 : 1);
+  expect(asked('/containers/json')).toBe(exit === null ? 2 : 1);
+  engine.close();
+  await watching;
+});
+
 test('one that is silent holds up nobody for long', async () => {
   const { asked, clock, engine } = await engineOf(() => {});
   const looking = engine.look();

@@ -105,19 +105,21 @@ export class AgentEngine {
     const seen = await this.#within((signal) => this.runtime.list(signal)).catch(() => []);
     const state = seen.find(({ agent }) => agent === this.#agent)?.state ?? null;
     if (state?.kind !== 'exited') return state;
-    if (this.#exit === null) {
-      const exit = await this.#judged(state.exit);
-      try {
-        keepExit(dirname(this.#socket), exit);
-      } catch {
-        // A full disk: who looks again sees the same end.
-        return null;
-      }
-      this.#exit = exit;
-      this.#over.abort();
-    }
+    if (this.#exit === null && !this.#keep(await this.#judged(state.exit))) return null;
     await this.end();
     return state;
+  }
+
+  /** False on a full disk: who looks again sees the same end. */
+  #keep(exit: Exit): boolean {
+    try {
+      keepExit(dirname(this.#socket), exit);
+    } catch {
+      return false;
+    }
+    this.#exit = exit;
+    this.#over.abort();
+    return true;
   }
 
   /**
@@ -153,11 +155,14 @@ export class AgentEngine {
       if (state?.kind === 'exited') return;
       // One that says that what it lists as running has ended is asked now and then.
       if (state?.kind !== 'running' || id === null || saidSo) await sleep(clock, again, this.gone);
-      else
-        saidSo = await engine.ended(id, this.gone).then(
-          () => true,
-          () => false,
-        );
+      else {
+        const code = await engine.ended(id, this.gone).catch(() => undefined);
+        saidSo = code !== undefined;
+        // Whatever else is known of an end is only looked up for what was killed: that takes Podman a tenth of a second.
+        if (code == null || code === killed || this.exit !== null || !this.#keep({ kind: 'code', code })) continue;
+        await this.end();
+        return;
+      }
     }
   }
 

@@ -5,10 +5,10 @@
 import { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Readable } from 'node:stream';
-import { finished } from 'node:stream/promises';
 import { z } from 'zod';
 import { messageOf, OnejobError } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
+import { jsonOf } from '../../system/json.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { type Connection, connect, type EngineCall, type Limits, type Query, usualLimits } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
@@ -54,6 +54,7 @@ const imageAnswer = z.object({
     .nullish(),
 });
 const distributionAnswer = z.object({ Descriptor: z.object({ digest: z.string().regex(/^sha256:[a-f0-9]{64}$/) }) });
+const waitAnswer = z.object({ StatusCode: z.int().min(0).max(255) });
 const networkAnswer = z.object({
   Id: z.string(),
   Name: z.string().default(''),
@@ -353,8 +354,8 @@ export class Engine {
     return this.#connection.flow({ ...call, nothing: [404] });
   }
 
-  /** Resolves when the container does not run and its log is complete. */
-  async ended(id: string, signal: AbortSignal): Promise<void> {
+  /** Resolves when the container does not run and its log is complete: with its exit code, or null if the Engine tells none. */
+  async ended(id: string, signal: AbortSignal): Promise<number | null> {
     const call = {
       method: 'POST',
       path: `/containers/${id}/wait`,
@@ -362,7 +363,11 @@ export class Engine {
       limit: 'late',
     } as const;
     const answer = await this.#connection.flow({ ...call, signal, nothing: [404] });
-    if (answer !== null) await finished(answer.resume(), { signal });
+    let said = '';
+    // What answers may be a job's.
+    for await (const piece of answer ?? []) if (said.length < 4096) said += piece;
+    signal.throwIfAborted();
+    return waitAnswer.safeParse(jsonOf(said)).data?.StatusCode ?? null;
   }
 
   /** `since` in seconds since the epoch. The Engine keeps its last 256 events. */
