@@ -245,7 +245,7 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
       lines: [
         line('GitLab, real runner: end of a job to the first line of the next, one slot', data.ours.p50, 250, 'ms p50'),
         info('the same with the docker executor of the same runner', `${data.docker.p50} ms p50`),
-        info('the floor: its shell executor on the host, which goes on with the same process', `${data.floor.p50} ms p50`),
+        info('the floor: its shell executor on the host, which continues with the same process', `${data.floor.p50} ms p50`),
       ],
     };
   },
