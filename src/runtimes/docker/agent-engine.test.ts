@@ -122,7 +122,7 @@ test.each([
   // Only who looks knows whether memory was it.
   ['that of a kill', 137, null],
   ['none that there is', 4_711, null],
-])('whoever waits for the end of a sandbox is told its exit code, and does not look for it: %s', async (_, StatusCode, exit) => {
+])('the wait for the end of a sandbox tells its exit code, so that nobody has to look for it: %s', async (_, StatusCode, exit) => {
   const running = podman(null);
   const { asked, engine, folder, host } = await engineOf((path, reply) =>
     path.endsWith('/wait') ? json(reply, { StatusCode }) : running(path, reply),

@@ -58,7 +58,7 @@ export class JobImages {
     const store = this.storeOf(recipe);
     const fill = async (others: readonly ReadyImage[], reader: AgentId, until: AbortSignal) => {
       const all = [...named, ...others];
-      // What is made for later agents is no news of this one.
+      // This agent does not wait for what is made for later ones.
       const say = reader === agent ? progress : () => {};
       return all.length === 0 ? null : store.ready(reader, pool, all, maker, say, until);
     };

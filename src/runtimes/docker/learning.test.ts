@@ -51,7 +51,7 @@ async function learning() {
   /** By name, what the registry has: bytes, or why it does not give it. `version`: of all images. */
   const registry = { version: '1', has: new Map<string, number | string>() };
   const there = new Map<string, number>();
-  /** Of the Engine, beside digests. */
+  /** Of the Engine, in addition to digests. */
   const tags: string[] = [];
   const container = { running: false, user: 'engine', pool: 'p', left: () => fileOf('') as Pack | null };
   const calls: string[] = [];
@@ -250,7 +250,7 @@ test('an image that no engine can have is left out of the set, and named', async
   ]);
 });
 
-test('whoever ends it waits for what is being made, and nothing is made afterwards', async () => {
+test('its end waits for what is being made, and nothing is made afterwards', async () => {
   const one = await learning();
   one.registry.has.set('a:1', 1);
   await one.pulled('a:1');
