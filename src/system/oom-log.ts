@@ -19,7 +19,7 @@ const mostReads = 100_000;
  */
 export async function hasKernelEnded(id: string, path = '/dev/kmsg'): Promise<boolean> {
   // Facility 0 is the kernel: programs can write to its log, too (Documentation/ABI/testing/dev-kmsg).
-  const record = new RegExp(String.raw`^[0-7],[^;\n]*;oom-kill:.*\boom_memcg=[^,\n]*\b${id}[^,/\n]*,`, 'm');
+  const record = new RegExp(String.raw`^[0-7],[^;\n]*;oom-kill:.*\boom_memcg=[^,\n]*\b${id}(?:\.scope)?,`, 'm');
   const fd = attempt(() => openSync(path, constants.O_RDONLY | constants.O_NONBLOCK));
   if (fd === null) return false;
   try {
