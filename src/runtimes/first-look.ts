@@ -11,7 +11,7 @@ import { removeTree } from '../system/foreign-tree.ts';
 export const unfinished = '.new-';
 
 export class FirstLook {
-  /** The sweep, or that there is none. */
+  /** The sweep, if there was one; null until a sandbox is made or looked for. */
   #work: Promise<unknown> | null = null;
 
   /** A sandbox is about to be made. Resolves once nothing is removed any more. */

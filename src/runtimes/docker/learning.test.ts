@@ -49,7 +49,7 @@ async function learning() {
   const clock = handClock();
   started += 1;
   /** By name, what the registry has: bytes, or why it does not give it. `version`: of all images. */
-  const registry = { version: '1', has: new Map<string, number | string>() };
+  const registry = { version: '1', sameDigest: false, has: new Map<string, number | string>() };
   const there = new Map<string, number>();
   /** Of the Engine, in addition to digests. */
   const tags: string[] = [];
@@ -74,7 +74,8 @@ async function learning() {
       calls.push(`ask ${image}`);
       const size = registry.has.get(image) ?? 'manifest unknown';
       if (typeof size === 'string') json(reply, { message: size }, 500);
-      else json(reply, { Descriptor: { digest: digest(`${image} ${registry.version}`) } });
+      else
+        json(reply, { Descriptor: { digest: digest(`${registry.sameDigest ? image.split(':')[0] : image} ${registry.version}`) } });
     } else if (path === '/images/create') {
       const name = `${query.get('fromImage')}@${query.get('tag')}`;
       calls.push(`pull ${query.get('fromImage')}`);
@@ -222,6 +223,16 @@ test('images that have no room are on the Engine one at a time', async () => {
   await pulled('a:1', 'b:1');
   await start();
   expect(calls.filter((call) => /^(pull|remove)/.test(call))).toEqual(['pull a', 'remove a', 'pull b', 'remove b']);
+});
+
+test('an image that has two tags is not removed for the one that has no room', async () => {
+  const { calls, fills, pulled, registry, start } = await learning();
+  registry.sameDigest = true;
+  for (const name of ['a:1', 'a:2']) registry.has.set(name, 6);
+  await pulled('a:1', 'a:2');
+  await start();
+  expect(calls).not.toContain('remove a');
+  expect(fills).toEqual([['a:1']]);
 });
 
 test('an image that somebody has given a tag stays on the Engine', async () => {

@@ -58,10 +58,8 @@ export class Learning {
   readonly #parts: DockerRuntime['parts'];
   readonly #wants: LearnWants;
   readonly #memories = new Map<string, Memory>();
-  /** Pools whose next set is being made. */
-  readonly #busy = new Map<string, Promise<void>>();
-  /** Images of sets that are being made, with their digests. */
-  readonly #chosen = new Map<string, Set<string>>();
+  /** The making of a pool's next set. One at a time: none may remove an image that another has chosen. */
+  #work: Promise<void> | null = null;
   readonly #closing = new AbortController();
 
   constructor(parts: DockerRuntime['parts'], wants: LearnWants) {
@@ -76,7 +74,7 @@ export class Learning {
   /** Ends for good, and resolves once nothing is made any more. */
   async end(): Promise<void> {
     this.close();
-    await Promise.all(this.#busy.values());
+    await this.#work;
   }
 
   /** For `doctor`. */
@@ -134,11 +132,11 @@ export class Learning {
 
   /** Makes a new set if it is time, for the agents from then on. */
   #renewLater(pool: Pool): void {
-    const { name } = pool;
     const now = this.#parts.engine.clock.wall();
-    if (this.#busy.has(name) || this.#closing.signal.aborted || !mayRenew(this.#of(name), now)) return;
-    const work = this.#renew(pool, now).finally(() => this.#busy.delete(name));
-    this.#busy.set(name, work);
+    if (this.#work !== null || this.#closing.signal.aborted || !mayRenew(this.#of(pool.name), now)) return;
+    this.#work = this.#renew(pool, now).finally(() => {
+      this.#work = null;
+    });
   }
 
   /** Never throws. */
@@ -146,29 +144,26 @@ export class Learning {
     const { name } = pool;
     const { signal } = this.#closing;
     const agent = `learnt ${name}` as AgentId;
-    const chosen = new Set<string>();
-    this.#chosen.set(name, chosen);
     try {
       // First, so that what fails is not tried all the time.
       this.#change(name, () => ({ at: now }));
-      const set = await this.#fill(pool, agent, chosen, now);
+      const set = await this.#fill(pool, agent, now);
       signal.throwIfAborted();
       this.#change(name, () => ({ set, problem: null }));
     } catch (error) {
       if (!signal.aborted) attempt(() => this.#change(name, () => ({ problem: toFailure(error).message })));
     } finally {
-      this.#chosen.delete(name);
-      await this.#tidy(pool, signal).catch(() => {});
+      await this.#tidy(pool).catch(() => {});
       pool.letGo(agent);
     }
   }
 
   /** Fills a store with a new set, without those images that no engine of an agent can have. */
-  async #fill(pool: Pool, agent: AgentId, chosen: Set<string>, now: number): Promise<Memory['set']> {
+  async #fill(pool: Pool, agent: AgentId, now: number): Promise<Memory['set']> {
     const { signal } = this.#closing;
     const unfit = new Set<string>();
     for (;;) {
-      const set = await this.#choose(pool, chosen, unfit, now, signal);
+      const set = await this.#choose(pool, unfit, now);
       if (JSON.stringify(set) === JSON.stringify(this.#of(pool.name).set)) return set;
       try {
         await pool.fill(plain(set), agent, signal);
@@ -197,13 +192,7 @@ export class Learning {
   }
 
   /** What a job pulled last comes first, as far as it fits. */
-  async #choose(
-    pool: Pool,
-    chosen: Set<string>,
-    unfit: ReadonlySet<string>,
-    now: number,
-    signal: AbortSignal,
-  ): Promise<Memory['set']> {
+  async #choose(pool: Pool, unfit: ReadonlySet<string>, now: number): Promise<Memory['set']> {
     const allows = this.#allowing(pool);
     this.#change(pool.name, ({ images }) => ({ images: images.filter(({ name }) => allows(name)) }));
     const set: Memory['set'] = [];
@@ -212,7 +201,7 @@ export class Learning {
     for (const one of this.#of(pool.name).images) {
       const asks = mustAsk(one, now);
       if (free === 0 || unfit.has(one.name) || (!asks && (one.image?.size ?? 0) > free)) continue;
-      const image = asks ? await this.#ask(pool, one, now, signal) : one.image;
+      const image = asks ? await this.#ask(pool, one, now) : one.image;
       if (image === null) continue;
       if (image.size > limit) {
         const problem = `it has ${formatBytes(image.size)}, and "learn" is ${formatBytes(limit)}`;
@@ -220,24 +209,24 @@ export class Learning {
       }
       if (image.size > free) {
         // Before the next is pulled: otherwise names alone would fill the disk.
-        await this.#drop(pool, image.reference, signal);
+        if (!set.some(({ reference }) => reference === image.reference)) await this.#drop(pool, image.reference);
         continue;
       }
       free -= image.size;
-      chosen.add(image.reference);
-      set.push({ id: await this.#pull(pool, image.reference, signal), name: one.name, reference: image.reference });
+      set.push({ id: await this.#pull(pool, image.reference), name: one.name, reference: image.reference });
     }
     // Whichever was pulled last, the same images are the same set.
     return set.sort((a, b) => (a.name < b.name ? -1 : 1));
   }
 
   /** What the registry has under a name now, pulled; null if jobs cannot have it. */
-  async #ask(pool: Pool, { name, image }: Learnt, asked: number, signal: AbortSignal): Promise<Learnt['image']> {
+  async #ask(pool: Pool, { name, image }: Learnt, asked: number): Promise<Learnt['image']> {
+    const { signal } = this.#closing;
     const found: Pick<Learnt, 'image' | 'problem'> = await (async () => {
       const reference = await pool.from.pinned(name, signal);
       if (image?.reference === reference) return { image, problem: null };
-      await this.#pull(pool, reference, signal);
-      return { image: { reference, size: (await this.#parts.engine.imageFacts(reference, signal))?.size ?? 0 }, problem: null };
+      await this.#pull(pool, reference);
+      return { image: { reference, size: (await this.#parts.engine.image(reference, signal))?.size ?? 0 }, problem: null };
     })().catch((error: unknown) => {
       signal.throwIfAborted();
       // No other image has room either.
@@ -250,7 +239,8 @@ export class Learning {
   }
 
   /** Id of an image, which the Engine has then. */
-  async #pull({ name, from }: Pool, reference: string, signal: AbortSignal): Promise<string> {
+  async #pull({ name, from }: Pool, reference: string): Promise<string> {
+    const { signal } = this.#closing;
     // Before it is pulled: who comes after a crash must know what to remove.
     if ((await from.look(reference, signal)) === null)
       this.#change(name, ({ pulled }) => ({ pulled: [...new Set([...pulled, reference])] }));
@@ -258,19 +248,19 @@ export class Learning {
   }
 
   /** Removes what was pulled and no set has. */
-  async #tidy(pool: Pool, signal: AbortSignal): Promise<void> {
-    for (const reference of this.#of(pool.name).pulled) await this.#drop(pool, reference, signal);
+  async #tidy(pool: Pool): Promise<void> {
+    for (const reference of this.#of(pool.name).pulled) await this.#drop(pool, reference);
   }
 
   /** Removes an image if it was pulled for this, and nobody has it for anything else. */
-  async #drop(pool: Pool, reference: string, signal: AbortSignal): Promise<void> {
+  async #drop(pool: Pool, reference: string): Promise<void> {
+    const { signal } = this.#closing;
     signal.throwIfAborted();
     const sets = [...this.#wants.pools.keys()].flatMap((name) => this.#of(name).set);
-    const isUsed = sets.some((one) => one.reference === reference) || [...this.#chosen.values()].some((one) => one.has(reference));
-    if (isUsed || !this.#of(pool.name).pulled.includes(reference)) return;
+    if (sets.some((one) => one.reference === reference) || !this.#of(pool.name).pulled.includes(reference)) return;
     const { engine } = this.#parts;
     try {
-      const image = await engine.imageFacts(reference, signal);
+      const image = await engine.image(reference, signal);
       // With containerd's store an Engine that removes a digest removes each tag of its repository with it (moby, image_delete.go).
       const isTheirs = image !== null && (image.tags.length > 0 || pool.named.some(({ id }) => id === image.id));
       if (image !== null && !isTheirs) await engine.removeImage(reference);

@@ -109,3 +109,8 @@ it('a registry is asked for what a job has pulled since, and for the rest once a
   expect(mustAsk(one('a:1', asked - 1, { asked }), asked + 24 * hour)).toBe(true);
   expect(mustAsk(one('a:1', 0, { asked }), asked - 1)).toBe(true);
 });
+
+it('an image that jobs write in several ways is one', () => {
+  const images = noted([one('a:1', 1)], ['docker.io/library/a:1', 'docker.io/a:1'], 2);
+  expect(images.map(({ name, last }) => [name, last])).toEqual([['a:1', 2]]);
+});

@@ -81,9 +81,10 @@ export function matcher(patterns: readonly string[]): (name: string) => boolean 
 
 /** A job has pulled these. */
 export function noted(images: readonly Learnt[], names: readonly string[], now: number): Learnt[] {
-  const known = new Map(images.map((one) => [one.name, one]));
+  // A job may write one image in several ways.
+  const known = new Map(images.map((one) => [fullName(one.name), one]));
   const fresh = { first: now, asked: 0, image: null, problem: null };
-  for (const name of names) known.set(name, { ...fresh, ...known.get(name), name, last: now });
+  for (const name of names) known.set(fullName(name), { ...fresh, name, ...known.get(fullName(name)), last: now });
   return [...known.values()].sort((a, b) => b.last - a.last).slice(0, mostOfPool);
 }
 

@@ -86,6 +86,9 @@ export interface ImageAnswer {
   /** Its PATH; null for the Engine's own. */
   readonly path: string | null;
   readonly labels: Readonly<Record<string, string>>;
+  /** Bytes on the Engine's disk. */
+  readonly size: number;
+  readonly tags: readonly string[];
 }
 
 /** A client with its own connections, which `close` ends. */
@@ -184,7 +187,7 @@ export class Engine {
     if (image === null) return null;
     const { User: user, Env: env, Labels: labels } = image.Config ?? {};
     const path = env?.findLast((each) => each.startsWith('PATH='))?.slice('PATH='.length) ?? null;
-    return { id: image.Id, user: user ?? '', path, labels: labels ?? {} };
+    return { id: image.Id, user: user ?? '', path, labels: labels ?? {}, size: image.Size, tags: image.RepoTags ?? [] };
   }
 
   async images(label: string, signal: AbortSignal): Promise<Labelled[]> {
@@ -255,12 +258,6 @@ export class Engine {
     const path = `/distribution/${reference}/json`;
     const answer = await this.#raw({ method: 'GET', path, auth, doing: `ask for ${reference}`, limit: 'soon', signal });
     return distributionAnswer.safeParse(answer).data?.Descriptor.digest ?? null;
-  }
-
-  /** Bytes of an image on the Engine's disk, and the tags that it has there; null if it does not have it. */
-  async imageFacts(reference: string, signal: AbortSignal) {
-    const image = await this.#find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
-    return image === null ? null : { id: image.Id, size: image.Size, tags: image.RepoTags ?? [] };
   }
 
   network(name: string, signal?: AbortSignal): Promise<NetworkAnswer | null> {
