@@ -24,6 +24,10 @@ const context = processContext(process.env, {
     const { containersObstacle } = await import('./runtimes/docker/containers-obstacle.ts');
     return containersObstacle(context.environment.docker, cards);
   },
+  async ociObstacle(name) {
+    const { ociObstacleHere } = await import('./runtimes/docker/oci-runtime.ts');
+    return ociObstacleHere(name, context.environment.docker);
+  },
 });
 
 process.exitCode = await runCli(context);

@@ -20,6 +20,7 @@ import { buildBuildkit } from './support/buildkit-programs.ts';
 import { makeEngineBase } from './support/engine-base.ts';
 import { keptReports, treeOf } from './support/kept-reports.ts';
 import { forTests, makeKubernetes } from './support/kubernetes-programs.ts';
+import { buildRunsc } from './support/runsc.ts';
 import { makeNewerSlurm } from './support/slurm-newer.ts';
 import { fetchTestcontainers } from './support/testcontainers.ts';
 
@@ -46,6 +47,8 @@ const lacksTestcontainers = await fetchTestcontainers().then(() => null, String)
 if (lacksTestcontainers !== null) console.log(`Tests with Testcontainers are skipped: ${lacksTestcontainers}`);
 const lacksBuildkit = await buildBuildkit().then(() => null, String);
 if (lacksBuildkit !== null) console.log(`Tests with BuildKit are skipped: ${lacksBuildkit}`);
+const lacksRunsc = await buildRunsc().then(() => null, String);
+if (lacksRunsc !== null) console.log(`Tests with runsc are skipped: ${lacksRunsc}`);
 // Nor these, for which two cores need a quarter of an hour.
 const lacksKubernetes = (await makeKubernetes('1.37', forTests).catch(String)) ?? (await makeKubernetes('1.34').catch(String));
 if (lacksKubernetes !== null) console.log(`Tests with a real Kubernetes are skipped: ${lacksKubernetes}`);

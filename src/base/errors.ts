@@ -91,6 +91,7 @@ export const errorCodes = {
   E_ENGINE_FAILED: 'external',
   E_ENGINE_VERSION: 'user',
   E_NO_CONTAINERS: 'user',
+  E_OCI_RUNTIME: 'user',
   E_IMAGE_NOT_FOUND: 'user',
   E_IMAGE_DENIED: 'user',
   E_IMAGE_CHOICE: 'user',

@@ -21,7 +21,9 @@ async function checkOn(obstacle: string | null, ...args: string[]): Promise<{ co
 async function checkWith(host: Partial<CliContext['host']>, ...args: string[]): Promise<{ code: number; said: string }> {
   using dir = scratch();
   const nothing = async () => null;
-  const more = { host: { startDaemon: async () => 1, internetObstacle: nothing, containersObstacle: nothing, ...host } };
+  const more = {
+    host: { startDaemon: async () => 1, internetObstacle: nothing, containersObstacle: nothing, ociObstacle: nothing, ...host },
+  };
   const { context, stdout, stderr } = testContext(['config', 'check', ...args], dir.path, more);
   const code = await runCli(context);
   return { code, said: stdout() + stderr() };

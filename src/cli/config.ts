@@ -43,6 +43,13 @@ async function unfitPools(session: Session, checked: Checked): Promise<Problem[]
     const message = `is true, but agents of this host can have no engine: ${why}`;
     if (why !== null) unable.push(problemIn(paths, `pools.${name}.containers`, message));
   }
+  for (const { name, recipe, trust } of config.pools) {
+    const wanted = { oci_runtime: recipe.ociRuntime, 'trust.oci_runtime': trust.oci_runtime };
+    for (const [key, runtime] of Object.entries(wanted)) {
+      const why = runtime == null ? null : await session.context.host.ociObstacle(runtime);
+      if (why !== null) unable.push(problemIn(paths, `pools.${name}.${key}`, `is ${runtime}, but ${why}`));
+    }
+  }
   return [...(await unguardedPools(session, checked)), ...unable];
 }
 

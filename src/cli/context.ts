@@ -44,6 +44,8 @@ export interface HostActions {
   internetObstacle(): Promise<string | null>;
   /** Why agents of this host can have no engine for containers, as the end of a sentence; null when they can. Never throws. `cards`: with cards of NVIDIA's. */
   containersObstacle(cards: boolean): Promise<string | null>;
+  /** Why the Engine of this host starts no sandbox with that OCI runtime, as the end of a sentence; null if it may. Never throws. */
+  ociObstacle(name: string): Promise<string | null>;
 }
 
 export interface CliContext {

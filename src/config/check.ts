@@ -9,6 +9,7 @@ import { checkContainers } from './check-containers.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
 import { checkNetworks } from './check-network.ts';
+import { checkOciRuntime } from './check-oci-runtime.ts';
 import { type Checking, type HostFacts, unreadable, type Writing } from './checking.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, ServiceConfig, Written } from './config.ts';
@@ -54,6 +55,7 @@ export function checkAcross(
       checkDevices(pool, where);
       checkRecipe(pool, where);
       checkContainers(pool, where);
+      checkOciRuntime(pool, where);
       // A Dockerfile of a machine is there, not here.
       if (where === checking) checkImage(pool, where);
       checkMounts(pool, where);

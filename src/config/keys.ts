@@ -3,6 +3,9 @@ import { joinKeys } from '../schema/host-keys.ts';
 import { defaultsOf, key, type WrittenKeys } from '../schema/key.ts';
 import { kubernetesPoolKeys } from './kubernetes-keys.ts';
 
+/** As the Engine has them in its configuration, or the name of a shim. */
+const runtimeName = /^[A-Za-z0-9][\w.-]{0,127}$/;
+
 /** How a pool's trust is written. What the rules mean is decided in `src/ci/kit/trust.ts`. */
 export const trustKeys = {
   forks: key((v) => v.forkRule, 'run-without-secrets', '`refuse` or `run-without-secrets`', {
@@ -68,6 +71,11 @@ export const trustKeys = {
     description:
       'Whether untrusted jobs of a pool with `containers` have an engine, too. `refuse`: they run without one. `allow` gives them user namespaces, and with those more of the kernel; see [what a hostile fork can do](security.md#a-hostile-fork).',
     example: 'allow',
+  }),
+  oci_runtime: key((v) => v.text('an OCI runtime such as "runsc"', runtimeName), null, 'text', {
+    description: 'OCI runtime of untrusted jobs. See [an OCI runtime](runtimes/docker.md#another-oci-runtime).',
+    example: 'runsc',
+    shown: "the pool's",
   }),
 };
 
@@ -417,6 +425,12 @@ export const poolKeys = {
     description:
       'Each agent has a Docker Engine of its own, at the usual `/var/run/docker.sock`: its jobs run, build and compose containers. A map says more of it. See [containers of a job](job-containers.md).',
     example: 'true',
+  }),
+  oci_runtime: key((v) => v.text('an OCI runtime such as "runsc"', runtimeName), null, 'text', {
+    description:
+      "OCI runtime of the Engine that starts the sandboxes, such as gVisor's `runsc` or Kata Containers: a kernel of their own between jobs and the host. See [an OCI runtime](runtimes/docker.md#another-oci-runtime).",
+    example: 'runsc',
+    shown: "the Engine's own",
   }),
   user: key((v) => v.user, undefined, 'text', {
     description:

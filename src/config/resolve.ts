@@ -163,7 +163,8 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
   const service = ownNames.has(pool.service) ? 'own' : pool.service;
   const { devices, capabilities, numa } = resolveDevices(given);
   const { privileged, pid_host: pidHost, seccomp_unconfined: seccompUnconfined } = complete(unsafeKeys, given.unsafe);
-  const best: RuntimeName | null = isInImages || given.image !== undefined || pool.containers ? 'docker' : null;
+  const best: RuntimeName | null =
+    isInImages || given.image !== undefined || pool.containers || pool.oci_runtime !== null ? 'docker' : null;
   const { timeout, standby, standby_max_age: standbyMaxAge } = pool;
   const written = engine === null ? {} : ((given as Readonly<Record<string, Keys | undefined>>)[engine.type] ?? {});
   const wants = engine?.wants({ devices, timeout, standby, standbyMaxAge, written });
@@ -187,6 +188,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     tmpfs: given.tmpfs ?? {},
     capAdd: given.cap_add ?? [],
     oomScoreAdj: pool.oom_score_adj,
+    ...(pool.oci_runtime !== null && { ociRuntime: pool.oci_runtime }),
     grant: { way: pool.grant, capabilities: [...new Set(capabilities)], numa },
     ...(pool.containers && { containers: resolveContainers(pool.containers, pool.pull) }),
     unsafe: { privileged, pidHost, seccompUnconfined },

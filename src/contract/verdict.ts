@@ -101,7 +101,7 @@ function judgeResult(ending: Ending): Verdict {
       const isAway = isEngineAway(failure) || awayCodes.has(failure.code);
       const isEithers = (ending.ownRecipe || isJobsOwn(failure)) && !isAway;
       const kind = own ? 'code' : isEithers ? 'unknown' : 'infrastructure';
-      const isUnfit = failure.code === 'E_NO_CONTAINERS';
+      const isUnfit = ['E_NO_CONTAINERS', 'E_OCI_RUNTIME'].includes(failure.code);
       const why = isUnfit ? 'the configuration of its pool does not fit this host' : 'the job could not be started';
       return { kind, why, evidence: [`${failure.code}: ${failure.message}`] };
     }
@@ -118,7 +118,7 @@ function limitText({ timeLimit = null }: Ending): string {
 const imageCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_IMAGE_NOT_FOUND', 'E_NO_SHELL']);
 
 /** As with an Engine that is away: somebody or something is not there that every job of the pool needs, whatever it asks for. */
-const awayCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_REGISTRY_UNREACHABLE', 'E_NO_CONTAINERS']);
+const awayCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_REGISTRY_UNREACHABLE', 'E_NO_CONTAINERS', 'E_OCI_RUNTIME']);
 
 /** Signals that others than the job may send; it raises the rest itself, such as SEGV. */
 const sent: ReadonlySet<string> = new Set(['HUP', 'INT', 'QUIT', 'KILL', 'USR1', 'USR2', 'TERM', 'STOP', 'PWR']);

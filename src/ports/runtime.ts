@@ -80,6 +80,8 @@ export interface Recipe {
   readonly tmpfs: Readonly<Record<string, string>>;
   readonly capAdd: readonly string[];
   readonly oomScoreAdj: number;
+  /** Of the Engine's OCI runtimes; absent: its default. */
+  readonly ociRuntime?: string;
   /** How its devices are granted. `numa`: only with CPUs of their NUMA nodes. */
   readonly grant: { readonly way: GrantWay; readonly capabilities: readonly DriverCapability[]; readonly numa: boolean };
   /**

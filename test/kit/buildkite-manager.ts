@@ -111,6 +111,7 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
       image: null,
       network: 'default',
       containers: 'refuse',
+      oci_runtime: null,
     },
     isolation: 'full',
     hooks: null,

@@ -66,7 +66,12 @@ export function testContext(args: readonly string[], dir: string, more: Partial<
           throw new Error(`exit ${code}`);
         },
       },
-      host: { startDaemon: async () => 1, internetObstacle: async () => null, containersObstacle: async () => null },
+      host: {
+        startDaemon: async () => 1,
+        internetObstacle: async () => null,
+        containersObstacle: async () => null,
+        ociObstacle: async () => null,
+      },
       ...more,
     },
   };

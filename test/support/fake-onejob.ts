@@ -34,5 +34,6 @@ const context = processContext(process.env, {
   startDaemon: (options) => startDaemon(context, options),
   internetObstacle: async () => null,
   containersObstacle: async () => null,
+  ociObstacle: async () => null,
 });
 process.exitCode = await runCli(context);

@@ -21,6 +21,7 @@ import { lacksGitlabRunner } from './gitlab-programs.ts';
 import { hasGo } from './go-program.ts';
 import { lacksKubernetes } from './kubernetes.ts';
 import { lacksKubernetesPrograms } from './kubernetes-programs.ts';
+import { lacksRunsc } from './runsc.ts';
 import { lacksSlurm } from './slurm.ts';
 import { lacksSlurmAccounting } from './slurm-accounting.ts';
 import { lacksTestcontainers } from './testcontainers.ts';
@@ -106,6 +107,8 @@ export interface Machine {
   readonly testcontainers: string | null;
   /** BuildKit. CI may lack it: only acceptance builds it. */
   readonly buildkit: string | null;
+  /** gVisor's runsc, built before the tests of acceptance. CI may lack it. */
+  readonly runsc: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -170,6 +173,7 @@ export async function lookAtMachine(): Promise<Machine> {
     engineBase: lacksEngineBase(),
     testcontainers: lacksTestcontainers(),
     buildkit: lacksBuildkit(),
+    runsc: lacksRunsc(),
     host: lacksHost(),
   };
 }
@@ -193,7 +197,7 @@ export function mayLack(need: string): boolean {
     'helm',
   ];
   return (
-    ['loop', 'host', 'cloudInit', 'testcontainers', 'buildkit', ...engines].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'testcontainers', 'buildkit', 'runsc', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }

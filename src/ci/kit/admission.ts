@@ -108,6 +108,7 @@ export function untrustedRecipe(
     mounts: recipe.mounts.flatMap(keep),
     // A process has its host's network, which config allows untrusted jobs only without isolation.
     network: !isImage ? recipe.network : trust.network,
+    ...(trust.oci_runtime !== null && { ociRuntime: trust.oci_runtime }),
     capAdd: [],
     unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
   };

@@ -31,6 +31,7 @@ async function type(args: readonly string[], variables: Record<string, string> =
       },
       internetObstacle: async () => null,
       containersObstacle: async () => null,
+      ociObstacle: async () => null,
     },
   });
   const environment = { ...context.environment, stateDir: join(dir.path, 'state'), path: dir.path, hostRoot: dir.path };

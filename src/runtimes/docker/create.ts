@@ -158,6 +158,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       ),
       Privileged: recipe.unsafe.privileged,
       ...(recipe.unsafe.pidHost && { PidMode: 'host' }),
+      ...(recipe.ociRuntime !== undefined && { Runtime: recipe.ociRuntime }),
       SecurityOpt: recipe.unsafe.seccompUnconfined ? ['seccomp=unconfined'] : [],
       ...grant.host,
     },

@@ -24,8 +24,8 @@ export class Devices {
   readonly #setting: GrantWay;
   readonly #isLocal: boolean;
   readonly #refused = new Set<GrantMethod>();
-  /** Why onejob cannot inspect the devices of containers here. */
-  #blind: string | null = null;
+  /** Why onejob cannot inspect the devices of containers here, by their OCI runtime: some start a kernel or a machine of their own. */
+  readonly #blind = new Map<string, string>();
 
   /** `setting`: how to ask for NVIDIA devices if the recipe does not say. With `auto`, as the Engine reports that it can. */
   constructor(engine: Engine, setting: GrantWay = 'auto') {
@@ -74,11 +74,12 @@ export class Devices {
    * @throws OnejobError E_DEVICES_GRANTED if it holds anything else
    */
   async verify(spec: SandboxSpec, id: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
-    const { devices } = spec;
-    if (!this.#isLocal || (devices.length === 0 && this.#blind !== null)) return;
+    const { devices, recipe } = spec;
+    const kind = recipe.ociRuntime ?? '';
+    if (!this.#isLocal || (devices.length === 0 && this.#blind.has(kind))) return;
     const sight = await this.#see(spec, id, signal);
     if (sight.kind === 'unseen') {
-      this.#blind = sight.why;
+      this.#blind.set(kind, sight.why);
       if (devices.length > 0) progress(`onejob does not check which devices it got, because ${sight.why}.`);
     }
     if (sight.kind !== 'seen') return;

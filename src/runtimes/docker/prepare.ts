@@ -17,6 +17,7 @@ import { type CreateContext, containerName, createBody, labels } from './create.
 import type { Devices } from './devices.ts';
 import type { Exits } from './exits.ts';
 import type { Networks } from './networks.ts';
+import { verifyOciRuntime } from './oci-runtime.ts';
 import { type Givers, giveWorkspace, type Owner } from './workspace.ts';
 
 /** What all containers of sandboxes are made with. */
@@ -49,6 +50,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<{ id: string; of: string | null }> => {
     const [mount] = spec.recipe.mounts;
     if (mount !== undefined && endpoint.kind !== 'unix') throw elsewhere(spec, mount.host, endpoint);
+    await verifyOciRuntime(engine, spec, signal);
     const network = await networks.resolve(spec.recipe.network);
     const podman = await engine.isPodman(signal);
     const grant = await devices.grant(spec, signal);

@@ -71,6 +71,16 @@ describe('an untrusted job', () => {
     expect(await engine('containers: allow')).toEqual({ image: null, untrusted: true });
   });
 
+  it('is started by the OCI runtime that the owner wants for strangers', async () => {
+    const of = async (keys: string) => {
+      const { pool, recipe } = await poolOf(`image: "debian:12", ${keys}`);
+      return [recipe.ociRuntime, untrustedRecipe(recipe, pool, null, '/state', new Map()).ociRuntime];
+    };
+    expect(await of('trust: { oci_runtime: runsc }')).toEqual([undefined, 'runsc']);
+    expect(await of('oci_runtime: kata, trust: { oci_runtime: runsc }')).toEqual(['kata', 'runsc']);
+    expect(await of('oci_runtime: kata')).toEqual(['kata', 'kata']);
+  });
+
   it("may have named caches of its repository, never the slot's or the owner's own", async () => {
     const { pool, recipe } = await poolOf(`${all}, trust: { caches: private }`);
     const caches = (repository: string | null) =>

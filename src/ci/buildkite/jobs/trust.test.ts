@@ -18,6 +18,7 @@ const usual: TrustConfig = {
   sources: null,
   triggered: 'as-others',
   containers: 'refuse',
+  oci_runtime: null,
 };
 const home = 'https://github.com/acme/app.git';
 const branchBuild = {
@@ -333,6 +334,7 @@ const anyTrust: fc.Arbitrary<TrustConfig> = fc.record({
   repositories: fc.option(fc.array(fc.constantFrom('**', 'github.com/acme/*')), { nil: null }),
   triggered: fc.constantFrom('as-others', 'trust'),
   containers: fc.constantFrom('refuse', 'allow'),
+  oci_runtime: fc.constant(null),
 });
 const anyFacts = fc.record({
   organisation: anyText,
