@@ -12,6 +12,7 @@ the group "onejob", whose members may use the daemon, and the folder /etc/onejob
   --user           install into your home instead: ~/.local/share/onejob, ~/.local/bin; no group, no /etc/onejob
   --versions DIR   the folder that has a folder for each version (default: /opt/onejob)
   --bin DIR        where to link the command (default: as last time, else /usr/local/bin)
+  --linked         share the files of this folder, which nobody changes, instead of copying them: for packages
   --share DIR      where to link the man page and the completions (default: as last time, else /usr/local/share)
 TEXT
 }
@@ -22,10 +23,11 @@ fail() {
 }
 
 here=$(dirname "$(readlink -f "$0")")
-user=false versions='' bin='' share=''
+user=false linked=false versions='' bin='' share=''
 while [ $# -gt 0 ]; do
   case $1 in
     --user) user=true ;;
+    --linked) linked=true ;;
     --versions | --bin | --share)
       [ $# -gt 1 ] || fail "$1 needs a folder; see --help" 2
       case $2 in /*) ;; *) fail "$1 needs an absolute path, got: $2" 2 ;; esac
@@ -76,7 +78,8 @@ mkdir -p "$bin"
 if [ "$here" != "$versions/$version" ]; then
   new=$(mktemp -d "$versions/.new-XXXXXX")
   trap 'if [ -e "$new.old" ] && ! [ -e "$versions/$version" ]; then mv -T "$new.old" "$versions/$version"; fi; rm -rf "$new" "$new.old"' EXIT
-  cp -R "$here/." "$new/"
+  # A package manager replaces files and never writes into them, so a version may share them with it.
+  if ! $linked || ! cp -Rl "$here/." "$new/" 2>/dev/null; then cp -R "$here/." "$new/"; fi
   chmod 755 "$new"
   synced "$new"
   # The same version again: a running daemon keeps the files that it has open.

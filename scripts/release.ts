@@ -1,18 +1,19 @@
 /**
  * Makes the archives of a release: onejob with production dependencies and its own Node, for each processor, with a bill of materials
- * (CycloneDX) and checksums. From the commit that is checked out, so the same commit gives the same files.
+ * (CycloneDX) and checksums; and, where dpkg-deb is installed, a package for Debian and Ubuntu. From the commit that is checked out, so the same commit gives the same files.
  *
  *     npm run release [-- --out DIR] [--arch x64 --arch arm64] [--sign KEY]
  *
  * `--sign` signs each archive with minisign, for hosts whose config has `upgrade.key`. minisign asks for the password of the key.
  */
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { basename, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
+import { makeDeb } from './deb.ts';
 
 const sums = createRequire(import.meta.url)('./node-sums.cjs') as Readonly<Record<string, string>>;
 const root = join(import.meta.dirname, '..');
@@ -84,6 +85,8 @@ function materialsOf(app: string) {
 }
 
 const out = resolve(values.out);
+const hasDpkg = spawnSync('dpkg-deb', ['--version']).status === 0;
+if (!hasDpkg) console.log('Without packages for Debian: dpkg-deb is not installed.');
 const work = mkdtempSync(join(tmpdir(), 'onejob-release-'));
 try {
   mkdirSync(out, { recursive: true });
@@ -156,6 +159,7 @@ try {
     const plain = ['--sort=name', `--mtime=@${committed}`, '--owner=0', '--group=0', '--numeric-owner', '--mode=u+rwX,go+rX,go-w'];
     run('tar', [...plain, '-I', 'gzip -n', '-cf', archive, name], work);
     made.push(archive, join(out, `${name}.cdx.json`));
+    if (hasDpkg) made.push(makeDeb(folder, out, committed));
   }
   writeFileSync(join(out, 'SHA256SUMS'), made.map((file) => `${sha256(file)}  ${basename(file)}\n`).join(''));
   const archives = made.filter((file) => file.endsWith('.tar.gz'));

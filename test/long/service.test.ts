@@ -4,6 +4,7 @@ import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { makeDeb } from '../../scripts/deb.ts';
 import type { Child } from '../support/child.ts';
 import { dashboard } from '../support/dashboard-files.ts';
 import { type Guest, guest } from '../support/guest.ts';
@@ -26,6 +27,7 @@ function variant(of: string, change: (folder: string) => void = () => {}): void 
   writeFileSync(about, readFileSync(about, 'utf8').replace(`"version": "${version}"`, `"version": "${of}"`));
   change(folder);
   execFileSync('tar', ['-C', work, '-czf', join(work, 'release', `${nameOf(of)}.tar.gz`), nameOf(of)]);
+  makeDeb(folder, join(work, 'release'), '0');
 }
 
 beforeAll(() => {
@@ -38,7 +40,7 @@ beforeAll(() => {
   variant('9.0.0');
   variant('9.0.1', (folder) => writeFileSync(join(folder, 'dist/main.js'), "throw new Error('made to fail')\n"));
   execFileSync('sh', ['-c', 'sha256sum *.tar.gz *.json >SHA256SUMS'], { cwd: out });
-}, 300_000);
+}, 600_000);
 
 afterAll(() => rmSync(work, { recursive: true, force: true }));
 
@@ -216,6 +218,35 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     await sh('onejob down');
     await again.ended;
   }, 120_000);
+
+  test('is a package for Debian: upgraded under a job, taken back where it does not start, removed without its state', async () => {
+    await using there = await guest();
+    const { sh } = there;
+    cpSync(join(work, 'release'), join(there.root, 'root'), { recursive: true });
+    const deb = (of: string) => `dpkg -i onejob_${of}_*.deb 2>&1`;
+    expect(await sh(deb(version))).toContain('Next: sudo onejob init own-queue');
+    expect(await sh('readlink -f /usr/bin/onejob; stat -c "%a %U %G" /etc/onejob')).toBe(
+      `/opt/onejob/${version}/bin/onejob\n750 root onejob\n`,
+    );
+    expect(await sh('man -w onejob')).toContain('/man/man1/onejob.1');
+    writeFileSync(join(there.root, 'etc/onejob/config.yml'), config);
+    await sh('onejob service install');
+    const job = await hold(there);
+    expect(await sh(deb('9.0.0'))).toContain('The daemon runs version 9.0.0 now.');
+    expect(await status(there)).toMatchObject({ active: true, version: '9.0.0', previous: version });
+    expect(await sh(deb('9.0.1'), { code: 1 })).toMatch(/made to fail.*The daemon runs version 9\.0\.0 again/s);
+    expect(await status(there)).toMatchObject({ active: true, version: '9.0.0' });
+    // A version shares its files with the package, and keeps them when that has others.
+    expect(await sh('onejob --version && dpkg --verify onejob')).toBe('9.0.0\n');
+    expect(job.running).toBe(true);
+    await sh('touch /var/flags/go && onejob wait --all 2>/dev/null || true');
+    expect(await job.ended).toMatchObject({ code: 7 });
+    expect(await sh('dpkg --remove onejob 2>&1')).toContain('Stopped the daemon');
+    expect(
+      await sh('ls -d /opt/onejob /usr/bin/onejob /usr/lib/onejob /etc/systemd/system/onejob.service 2>&1 || true'),
+    ).not.toMatch(/^\//m);
+    expect(await sh('dpkg --purge onejob; ls /etc/onejob /var/lib/onejob')).toMatch(/Kept: .*config\.yml.*onejob\.db/s);
+  }, 180_000);
 
   test('is installed by a user for themselves, and stays when they log out', async () => {
     await using there = await guest();
