@@ -308,7 +308,7 @@ function ownAddresses(): string[] {
 
 describe('a host on which no network can be made', () => {
   /** The programs of this host, with another pasta, or none. */
-  async function probed(pasta: string | null, within = 50_000) {
+  async function probed(pasta: string | null, within = 50_000, seen: (agents: string) => void = () => {}) {
     using here = scratch();
     const bin = join(here.path, 'bin');
     mkdirSync(bin);
@@ -320,9 +320,20 @@ describe('a host on which no network can be made', () => {
         if (!/^pas(ta|st)/.test(name)) symlinkSync(join(folder, name), join(bin, name));
       }
     if (pasta !== null) writeFileSync(join(bin, 'pasta'), `#!/bin/sh\n${pasta}\n`, { mode: 0o755 });
-    mkdirSync(join(here.path, 'agents'));
-    return await probeNetwork(process.getuid?.() === 0, join(here.path, 'agents'), bin, within);
+    const agents = join(here.path, 'agents');
+    mkdirSync(join(agents, '.network-earlier/made'), { recursive: true });
+    const trial = await probeNetwork(process.getuid?.() === 0, agents, bin, within);
+    seen(agents);
+    return trial;
   }
+
+  it('has nothing left of a probe, nor of one that was cut off', async () => {
+    let left: string[] | null = null;
+    await probed(null, 50_000, (agents) => {
+      left = readdirSync(agents);
+    });
+    expect(left).toEqual([]);
+  });
 
   it('without pasta says what to install', async () => {
     expect(await probed(null)).toEqual({ end: 'absent', why: 'pasta (Debian package "passt") is not installed.' });

@@ -7,7 +7,8 @@
  * that user namespace, so no job can change the network. What keeps the namespace and pasta alive is a pipe that the supervisor's
  * shell holds: it ends with that shell, however that ends. Nothing of it is in a file that confined programs (AppArmor) must open.
  */
-import { mkdtemp, readlink } from 'node:fs/promises';
+import { mkdtempSync } from 'node:fs';
+import { readdir, readlink } from 'node:fs/promises';
 import { type NetworkInterfaceInfo, networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { quoted } from '../../base/quoted.ts';
@@ -192,12 +193,21 @@ export function networkScript(
   ];
 }
 
+/** Begins the name of a probe's folder. */
+const ofProbe = '.network-';
+/** Folders of probes that this process runs now. */
+const probes = new Set<string>();
+
 /**
- * Whether networks can be made here: one like a job's must be made, and differ from ours. `dir`: the folder of sandboxes; a sweep
- * removes what is left of a probe there. `within`: ms.
+ * Whether networks can be made here: one like a job's must be made, and differ from ours. `dir`: the folder of sandboxes, where it
+ * also removes what is left of earlier probes. `within`: ms.
  */
 export async function probeNetwork(root: boolean, dir: string, programs = searchPath, within = trialLimit): Promise<Trial> {
-  const folder = await mkdtemp(join(dir, '.network-'));
+  const folder = mkdtempSync(join(dir, ofProbe));
+  probes.add(folder);
+  // Of a manager that was killed meanwhile, or whose power was cut: this one alone has the folder.
+  for (const name of await readdir(dir))
+    if (name.startsWith(ofProbe) && !probes.has(join(dir, name))) await clearProbe(join(dir, name));
   try {
     const inside = (enter: string): string[] => [`${enter} readlink /proc/self/ns/net`];
     const script = networkScript({ root, uplink: uplink(), file: networkFile }, inside, [`printf '%s\\n' "$r" >&2; exit 1`]);
@@ -213,8 +223,13 @@ export async function probeNetwork(root: boolean, dir: string, programs = search
     const lastLine = ended.stderr.trim().split('\n').at(-1) || 'it said nothing';
     return { end: 'fails', why: `pasta is installed but a probe network failed: ${lastLine.replace(/\.$/, '')}.` };
   } finally {
-    // A pasta that has failed may leave a process.
-    for (const pid of allPids()) if (readOr(`/proc/${pid}/environ`, '').includes(folder)) killPid(pid, 'KILL');
-    await removeTree(folder);
+    await clearProbe(folder);
+    probes.delete(folder);
   }
+}
+
+/** A pasta that has failed may leave a process. */
+async function clearProbe(folder: string): Promise<void> {
+  for (const pid of allPids()) if (readOr(`/proc/${pid}/environ`, '').includes(folder)) killPid(pid, 'KILL');
+  await removeTree(folder);
 }
