@@ -69,7 +69,7 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
   const isNarrow = all || pool !== null || isFiltered;
   const nothing = isNarrow ? 'No jobs.' : 'No jobs wait or run; "onejob jobs --all" shows those that ended.';
   await output.result(jobs, () =>
-    jobs.length === 0 ? [nothing] : jobTable(jobs, output.colors, output.width, systemClock.wall(), places),
+    jobs.length === 0 ? [nothing] : jobTable(jobs, output.colors, output.width, systemClock.wall(), { places }),
   );
   if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists more`);
   return exitCodes.ok;
@@ -208,7 +208,7 @@ export function jobTable(
   colors: Colors,
   width: number | null,
   now: number,
-  places: Places | null = null,
+  { places = null, hostOf = null }: { readonly places?: Places | null; readonly hostOf?: ReadonlyMap<JobView, string> | null } = {},
 ): string[] {
   const nameOf = shortNames(jobs, width);
   const hasBranches = jobs.some(({ about }) => (about?.branch ?? null) !== null);
@@ -226,6 +226,7 @@ export function jobTable(
     const took = job.startedAt === null || job.endedAt === null ? '-' : formatAge(job.endedAt - job.startedAt);
     const where = places?.get(job.agent ?? '');
     return {
+      ...(hostOf !== null && { HOST: hostOf.get(job) ?? '-' }),
       JOB: nameOf(job),
       POOL: job.pool || '-',
       ...(hasUsers && { USER: printable(job.user ?? '-') }),

@@ -111,7 +111,12 @@ function addDoctorAndDashboard(program: Cli): void {
   program
     .command('doctor')
     .description('find problems of this host, and say what to do')
-    .does(failed, async (session) => (await import('../doctor.ts')).showDoctor(session));
+    .addOption(
+      new Option('--all', 'the same for each host of ~/.config/onejob/hosts.yml or /etc/onejob/hosts.yml').conflicts('host'),
+    )
+    .does(failed, async (session, { all = false }: { all?: boolean }) =>
+      all ? (await import('../status-all.ts')).doctorAll(session) : (await import('../doctor.ts')).showDoctor(session),
+    );
 
   program
     .command('report')

@@ -41,15 +41,39 @@ function addList(program: Cli): Cli {
     .option('--service <name>', 'only jobs of this CI service that ended')
     .option('--image <image>', 'only jobs that ended and ran in this image')
     .option('--device <uuid>', 'only jobs that ended and had this device')
-    .option('--wide', 'also show the slot and the devices of each job');
+    .option('--wide', 'also show the slot and the devices of each job')
+    .addOption(
+      new Option('--all-hosts', 'what waits or runs on each host of ~/.config/onejob/hosts.yml or /etc/onejob/hosts.yml').conflicts(
+        [
+          'all',
+          'limit',
+          'pool',
+          'user',
+          'state',
+          'since',
+          'until',
+          'failed',
+          'verdict',
+          'service',
+          'image',
+          'device',
+          'wide',
+          'host',
+        ],
+      ),
+    );
   jobs.after(`
 Examples:
   onejob jobs
   onejob jobs --failed --since 7d --pool gpu
   onejob jobs --verdict infrastructure --since 2026-11-20 --json
   onejob jobs JOB`);
-  jobs.does(wrongOrFailed, async (session, job: string | undefined, flags: ListFlags) =>
-    (await import('../jobs.ts')).listJobs(session, job ?? null, flags),
+  jobs.does(
+    wrongOrFailed,
+    async (session, job: string | undefined, { allHosts = false, ...flags }: ListFlags & { allHosts?: boolean }) =>
+      allHosts
+        ? (await import('../status-all.ts')).jobsOfAll(session, job ?? null)
+        : (await import('../jobs.ts')).listJobs(session, job ?? null, flags),
   );
   return jobs;
 }
