@@ -16,6 +16,7 @@ import { parseArgs } from 'node:util';
 import { lacksHost } from './hosts/machine.ts';
 import type { LaneName } from './lanes.ts';
 import { settle } from './support/again.ts';
+import { installAnsible } from './support/ansible.ts';
 import { buildBuildkit } from './support/buildkit-programs.ts';
 import { makeEngineBase } from './support/engine-base.ts';
 import { keptReports, treeOf } from './support/kept-reports.ts';
@@ -47,6 +48,8 @@ const lacksTestcontainers = await fetchTestcontainers().then(() => null, String)
 if (lacksTestcontainers !== null) console.log(`Tests with Testcontainers are skipped: ${lacksTestcontainers}`);
 const lacksBuildkit = await buildBuildkit().then(() => null, String);
 if (lacksBuildkit !== null) console.log(`Tests with BuildKit are skipped: ${lacksBuildkit}`);
+const lacksAnsible = await installAnsible().then(() => null, String);
+if (lacksAnsible !== null) console.log(`Tests with Ansible are skipped: ${lacksAnsible}`);
 const lacksRunsc = await buildRunsc().then(() => null, String);
 if (lacksRunsc !== null) console.log(`Tests with runsc are skipped: ${lacksRunsc}`);
 // Nor these, for which two cores need a quarter of an hour.

@@ -82,7 +82,7 @@ const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,containers,github-clie
  * or say how long something may take. The others wait for most of their time, and have only what carries their own owner's label.
  */
 const alone = [
-  'test/long/{auto-image,built-images,containers-*,gpu-tool,image-builder,images,internet-network,job-containers,private-engine,service}.test.ts',
+  'test/long/{ansible,auto-image,built-images,containers-*,gpu-tool,image-builder,images,internet-network,job-containers,private-engine,service}.test.ts',
   'test/long/{docker-*,engine*,podman.*}.test.ts',
 ];
 

@@ -29,6 +29,8 @@ export interface GuestOptions {
 export interface Guest extends AsyncDisposable {
   /** Where its files are on this machine. */
   readonly root: string;
+  /** Its first process, on this machine. */
+  readonly pid: number;
   /** Starts `script` with `sh`, as root or as another user. */
   start(script: string, user?: string): Child;
   /** Resolves once it is switched off; a reboot does not count. */
@@ -150,7 +152,7 @@ export async function guest({ cloud }: GuestOptions = {}): Promise<Guest> {
     clearTimeout(hurry);
     rmSync(root, { recursive: true, force: true });
   }
-  return { root, start, sh, gone, [Symbol.asyncDispose]: end };
+  return { root, pid: leader() ?? 0, start, sh, gone, [Symbol.asyncDispose]: end };
 }
 
 if (import.meta.main) makeCloudRoot();

@@ -8,6 +8,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
 import { lacksHost } from '../hosts/machine.ts';
+import { lacksAnsible } from './ansible.ts';
 import { lacksAwsClients } from './aws-clients.ts';
 import { lacksAzureClients } from './azure-clients.ts';
 import { lacksBuildkit } from './buildkit-programs.ts';
@@ -107,6 +108,8 @@ export interface Machine {
   readonly testcontainers: string | null;
   /** BuildKit. CI may lack it: only acceptance builds it. */
   readonly buildkit: string | null;
+  /** Ansible. CI may lack it: only acceptance installs it. */
+  readonly ansible: string | null;
   /** gVisor's runsc, built before the tests of acceptance. CI may lack it. */
   readonly runsc: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
@@ -174,6 +177,7 @@ export async function lookAtMachine(): Promise<Machine> {
     testcontainers: lacksTestcontainers(),
     buildkit: lacksBuildkit(),
     runsc: lacksRunsc(),
+    ansible: lacksAnsible(),
     host: lacksHost(),
   };
 }
@@ -197,7 +201,7 @@ export function mayLack(need: string): boolean {
     'helm',
   ];
   return (
-    ['loop', 'host', 'cloudInit', 'testcontainers', 'buildkit', 'runsc', ...engines].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'testcontainers', 'buildkit', 'runsc', 'ansible', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }
