@@ -1,15 +1,17 @@
 /** Uploaded workspaces and kept artifacts, as tar files. A file with its final name is complete. */
-import { randomUUID } from 'node:crypto';
-import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
+import { createHash, randomUUID } from 'node:crypto';
+import { createReadStream, createWriteStream, existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
-import type { Readable, Writable } from 'node:stream';
+import { basename, dirname, join } from 'node:path';
+import { Readable, type Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { OnejobError } from '../../base/errors.ts';
+import type { JoinRequest } from '../../contract/schema.ts';
 import { limited } from '../../http/limited.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { storeFault } from '../../store/fault.ts';
-import { syncFolder } from '../../system/files.ts';
+import { syncFolder, writeWhole } from '../../system/files.ts';
+import { joined, rangesFile, SentFiles } from './sent-files.ts';
 
 const part = '.part';
 
@@ -17,6 +19,7 @@ const part = '.part';
 export class Spool {
   readonly #workspaces: string;
   readonly #artifacts: string;
+  readonly #sent: SentFiles;
   readonly #isTaken: (workspace: string) => boolean;
   readonly #deleting = new Set<Promise<void>>();
 
@@ -25,8 +28,9 @@ export class Spool {
     this.#isTaken = isTaken;
     this.#workspaces = subdirectory(dir, 'workspaces');
     this.#artifacts = subdirectory(dir, 'artifacts');
-    for (const folder of [this.#workspaces, this.#artifacts])
-      for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true });
+    this.#sent = new SentFiles(dir);
+    for (const folder of [this.#workspaces, this.#artifacts, this.#sent.folder])
+      for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true, recursive: true });
   }
 
   /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
@@ -37,8 +41,44 @@ export class Spool {
     return id;
   }
 
+  /** Keeps files for workspaces that are made of them; their secret name. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
+  async keepFiles(files: Readable, limit: number, signal: AbortSignal): Promise<string> {
+    const sum = createHash('sha256');
+    const bounded = limited(
+      limit,
+      () => tooLarge(limit),
+      (piece) => sum.update(piece),
+    );
+    const path = join(this.#sent.folder, randomUUID());
+    return basename(
+      await write(path, async (to) => {
+        await pipeline(files, bounded, to, { signal });
+        return `${path}.${sum.digest('hex')}`;
+      }),
+    );
+  }
+
+  /** Stores a workspace that is made of kept files. @throws OnejobError E_WORKSPACE_UNKNOWN, E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
+  async joinWorkspace(request: JoinRequest, limit: number, signal: AbortSignal): Promise<string> {
+    if (request.ranges.reduce((sum, [, from, to]) => sum + to - from, 0) > limit) throw tooLarge(limit);
+    const id = randomUUID();
+    const path = this.#joinedPath(id);
+    const unfinished = `${path}${part}`;
+    try {
+      mkdirSync(unfinished, { mode: 0o700 });
+      await this.#sent.take(request, unfinished, 2 * limit, signal);
+      writeWhole(join(unfinished, rangesFile), JSON.stringify(request.ranges), { over: true, mode: 0o600 });
+      await rename(unfinished, path);
+      syncFolder(this.#workspaces);
+      return id;
+    } catch (error) {
+      await rm(unfinished, { recursive: true, force: true });
+      throw storeFault('write', path, error);
+    }
+  }
+
   hasWorkspace(id: string): boolean {
-    return isId(id) && existsSync(this.#workspacePath(id));
+    return isId(id) && (existsSync(this.#workspacePath(id)) || existsSync(this.#joinedPath(id)));
   }
 
   /** @throws OnejobError E_WORKSPACE_UNKNOWN when no new job may use it */
@@ -51,23 +91,30 @@ export class Spool {
   }
 
   openWorkspace(id: string): Readable {
+    if (existsSync(this.#joinedPath(id))) return Readable.from(joined(this.#joinedPath(id)), { objectMode: false });
     return createReadStream(this.#workspacePath(id), { highWaterMark: 256 * 1024 });
   }
 
   /** Deletes workspaces without a job that were last written before `time`. Whether they have one is asked right before each. */
   async sweepWorkspaces(time: number): Promise<void> {
     for (const name of await readdir(this.#workspaces)) {
-      const id = name.slice(0, -'.tar'.length);
-      if (!name.endsWith('.tar')) continue;
+      const [id = '', kind = ''] = name.split('.', 2);
+      if (name !== `${id}.${kind}`) continue;
       const path = join(this.#workspaces, name);
-      if ((await stat(path)).mtimeMs < time && !this.#isTaken(id)) await rm(path, { force: true });
+      if ((await stat(path)).mtimeMs < time && !this.#isTaken(id)) await rm(path, { force: true, recursive: true });
     }
+  }
+
+  /** Deletes files that were sent and last used before `time`, and what is too much of the rest. */
+  sweepSent(time: number): Promise<void> {
+    return this.#sent.sweep(time);
   }
 
   /** Deletes a workspace unless it belongs to a job. What cannot be deleted now is swept later. */
   dropWorkspace(workspace: string): void {
     if (this.#isTaken(workspace) || !this.hasWorkspace(workspace)) return;
-    const deletion = rm(this.#workspacePath(workspace), { force: true }).catch(() => {});
+    const paths = [this.#workspacePath(workspace), this.#joinedPath(workspace)];
+    const deletion = Promise.all(paths.map((path) => rm(path, { force: true, recursive: true }).catch(() => {}))).then(() => {});
     this.#deleting.add(deletion);
     void deletion.then(() => this.#deleting.delete(deletion));
   }
@@ -86,8 +133,8 @@ export class Spool {
   }
 
   /** Keeps what `fill` writes if it returns true; all or nothing. @throws OnejobError E_STATE_FULL */
-  putArtifacts(job: string, fill: (to: Writable) => Promise<boolean>): Promise<void> {
-    return write(this.#artifactsPath(job), fill);
+  async putArtifacts(job: string, fill: (to: Writable) => Promise<boolean>): Promise<void> {
+    await write(this.#artifactsPath(job), fill);
   }
 
   deleteArtifacts(job: string): Promise<void> {
@@ -98,20 +145,29 @@ export class Spool {
     return join(this.#workspaces, `${checkedId(id)}.tar`);
   }
 
+  /** A folder with links to what was sent before, and the ranges of that. */
+  #joinedPath(id: string): string {
+    return join(this.#workspaces, `${checkedId(id)}.joined`);
+  }
+
   #artifactsPath(job: string): string {
     return join(this.#artifacts, `${checkedId(job)}.tar`);
   }
 }
 
-async function write(path: string, fill: (to: Writable) => Promise<boolean>): Promise<void> {
+/** `fill`: whether to keep it, or as what. Returns the path. */
+async function write(path: string, fill: (to: Writable) => Promise<boolean | string>): Promise<string> {
   const unfinished = `${path}.${randomUUID()}${part}`;
   // Flushed, because an accepted job must find its workspace after a power cut.
   const to = createWriteStream(unfinished, { mode: 0o600, flush: true });
   try {
-    if (await fill(to)) {
-      await rename(unfinished, path);
+    const kept = await fill(to);
+    const final = typeof kept === 'string' ? kept : path;
+    if (kept !== false) {
+      await rename(unfinished, final);
       syncFolder(dirname(path));
     } else await rm(unfinished, { force: true });
+    return final;
   } catch (error) {
     to.destroy();
     await rm(unfinished, { force: true });
