@@ -51,7 +51,7 @@ export class SentFiles {
     }
   }
 
-  /** Removes those that were last used before `time`, and of the rest those unused for longest that are too much. */
+  /** Removes those that were last used before `time`, and of the rest those unused for longest that are too much, but never the newest. */
   async sweep(time: number): Promise<void> {
     const found = [];
     for (const name of await readdir(this.folder)) {
@@ -62,9 +62,9 @@ export class SentFiles {
     const { bavail, bsize } = await statfs(this.folder);
     const all = found.reduce((sum, { size }) => sum + size, 0);
     let left = Math.min(mostKept, (bavail * bsize + all) * mostShare);
-    for (const { path, used, size } of found.sort((a, b) => b.used - a.used)) {
+    for (const [n, { path, used, size }] of found.sort((a, b) => b.used - a.used).entries()) {
       left -= size;
-      if (left < 0 || used < time) await rm(path, { force: true });
+      if ((left < 0 && n > 0) || used < time) await rm(path, { force: true });
     }
   }
 }

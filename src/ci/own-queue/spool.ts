@@ -50,12 +50,12 @@ export class Spool {
       (piece) => sum.update(piece),
     );
     const path = join(this.#sent.folder, randomUUID());
-    return basename(
-      await write(path, async (to) => {
-        await pipeline(files, bounded, to, { signal });
-        return `${path}.${sum.digest('hex')}`;
-      }),
-    );
+    const kept = await write(path, async (to) => {
+      await pipeline(files, bounded, to, { signal });
+      return `${path}.${sum.digest('hex')}`;
+    });
+    await this.#sent.sweep(0);
+    return basename(kept);
   }
 
   /** Stores a workspace that is made of kept files. @throws OnejobError E_WORKSPACE_UNKNOWN, E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
