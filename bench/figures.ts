@@ -145,7 +145,10 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
           reached: unchanged.median <= 0.2,
         },
         info('the same with one changed file; sent for the first time', `${ratioText(data.oneFile)}; ${ratioText(data.first)}`),
-        info('sent whole; first; unchanged; one changed file', `${seconds.before}; ${seconds.first}; ${seconds.unchanged}; ${seconds.oneFile} s`),
+        info(
+          'sent whole; first; unchanged; one changed file',
+          `${seconds.before}; ${seconds.first}; ${seconds.unchanged}; ${seconds.oneFile} s`,
+        ),
         info('the floor: `tar` to a flushed file; `git status` of it', `${seconds.tar}; ${seconds.status} s`),
         info('until a job of `true` has ended, unpacking included: sent whole; unchanged', `${toEnd.before}; ${toEnd.unchanged} s`),
       ],

@@ -55,7 +55,9 @@ export async function sendingFigures(rounds: number, share: number, dir: string)
     const env = { XDG_CACHE_HOME: join(dir, `cache${round}`) };
     await home.api.pause(null, 'bench');
     const tar = await timed(() =>
-      execFileSync('sh', ['-c', 'tar --exclude=.git -cf - . | dd of="$1" bs=256K conv=fsync status=none', 'sh', join(dir, 'tar')], { cwd: top }),
+      execFileSync('sh', ['-c', 'tar --exclude=.git -cf - . | dd of="$1" bs=256K conv=fsync status=none', 'sh', join(dir, 'tar')], {
+        cwd: top,
+      }),
     );
     rmSync(join(dir, 'tar'));
     const status = await timed(() => execFileSync('git', ['status', '--porcelain'], { cwd: top }));

@@ -83,8 +83,12 @@ const handlers: Handlers = {
     },
   },
   'POST /v1/jobs/:id/unhold': ({ params }, { manager }) => manager.unhold(knownJob(manager, params.id).id),
-  'PUT /v1/workspaces': async (asked, { manager }) => ({ id: await taken(asked, (files) => manager.putWorkspace(files, asked.signal)) }),
-  'PUT /v1/sent-files': async (asked, { manager }) => ({ name: await taken(asked, (files) => manager.keepFiles(files, asked.signal)) }),
+  'PUT /v1/workspaces': async (asked, { manager }) => ({
+    id: await taken(asked, (files) => manager.putWorkspace(files, asked.signal)),
+  }),
+  'PUT /v1/sent-files': async (asked, { manager }) => ({
+    name: await taken(asked, (files) => manager.keepFiles(files, asked.signal)),
+  }),
   'POST /v1/workspaces': async ({ body, signal }, { manager }) => ({ id: await manager.joinWorkspace(body, signal) }),
 
   'GET /v1/logs': {

@@ -1,7 +1,16 @@
 /** Sends a workspace: of one that this user has sent before only what has changed since. */
 import type { Client } from '../api/client.ts';
 import { hasCode } from '../base/errors.ts';
-import { type Memory, memoryFile, type Plan, planOf, type Range, readMemory, rememberedOf, writeMemory } from '../workspace/memory.ts';
+import {
+  type Memory,
+  memoryFile,
+  type Plan,
+  planOf,
+  type Range,
+  readMemory,
+  rememberedOf,
+  writeMemory,
+} from '../workspace/memory.ts';
 import { type PackedWorkspace, packEntries } from '../workspace/pack.ts';
 
 interface SendOptions {
@@ -55,7 +64,9 @@ async function send(packed: PackedWorkspace, plan: Plan, file: string, options: 
   const remembered = rememberedOf(packed, sent, known);
   if (remembered === null) return null;
   try {
-    const { id } = await client.call('POST /v1/workspaces', { body: { sent: sent.map(([name]) => name), ranges: remembered.ranges } });
+    const { id } = await client.call('POST /v1/workspaces', {
+      body: { sent: sent.map(([name]) => name), ranges: remembered.ranges },
+    });
     writeMemory(file, remembered.memory);
     return id;
   } catch (error) {

@@ -460,7 +460,10 @@ export const joinRequest = z.strictObject({
   /** Names of them. */
   sent: z.array(z.string()).min(1).max(16),
   /** Which of `sent`, from which byte and to before which. */
-  ranges: z.array(z.tuple([offset, offset, offset])).min(1).max(20_000),
+  ranges: z
+    .array(z.tuple([offset, offset, offset]))
+    .min(1)
+    .max(20_000),
 });
 export type JoinRequest = z.infer<typeof joinRequest>;
 

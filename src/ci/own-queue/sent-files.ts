@@ -29,7 +29,11 @@ export class SentFiles {
    * be as it came, and have its ranges. @throws OnejobError E_WORKSPACE_UNKNOWN, and removes one that is damaged
    */
   async take({ sent, ranges }: JoinRequest, folder: string, most: number, signal: AbortSignal): Promise<void> {
-    const taken = sent.map((name, at) => ({ path: join(this.folder, name), sum: shape.exec(name)?.[1], here: join(folder, String(at)) }));
+    const taken = sent.map((name, at) => ({
+      path: join(this.folder, name),
+      sum: shape.exec(name)?.[1],
+      here: join(folder, String(at)),
+    }));
     const sizes: number[] = [];
     for (const { path, sum, here } of taken) {
       const isHere = sum !== undefined && (await link(path, here).then(() => true, isMissing));
