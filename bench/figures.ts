@@ -132,8 +132,9 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
     return { data, lines: [line('`onejob run -- true` without a daemon, process runtime', data.p50, 700, 'ms p50 wall')] };
   },
 
+  /** `ONEJOB_BENCH_BEFORE`: as for `release`. */
   workspace: async ({ quick, dir }) => {
-    const data = await sendingFigures(quick ? 1 : 5, quick ? 0.1 : 1, dir);
+    const data = await sendingFigures(quick ? 1 : 5, quick ? 0.1 : 1, dir, process.env.ONEJOB_BENCH_BEFORE ?? null);
     const { seconds, toEnd, unchanged } = data;
     return {
       data,

@@ -23,8 +23,11 @@ export interface Sending {
   readonly ended: Ratio;
 }
 
-/** A Git repository of 20,000 files and 400 MB, or less. `dir`: where it is made. Process runtime. */
-export async function sendingFigures(rounds: number, share: number, dir: string): Promise<Sending> {
+/**
+ * A Git repository of 20,000 files and 400 MB, or less, which is made in `dir`. Process runtime. `program`: an older onejob; null: what
+ * it does is done here, without the start of a command.
+ */
+export async function sendingFigures(rounds: number, share: number, dir: string, program: string | null): Promise<Sending> {
   const top = join(dir, 'tree');
   makeTree(top, files * share);
   // The files must have been unchanged for some time, and on disk.
@@ -42,6 +45,8 @@ export async function sendingFigures(rounds: number, share: number, dir: string)
     if (code !== 0) throw new Error(`onejob run ended with ${code}: ${stderr}`);
   };
   const older = async (): Promise<string> => {
+    if (program !== null)
+      return execFileSync(program, ['run', '--detach', '--', 'true'], { cwd: top, env: home.env, encoding: 'utf8' }).trim();
     const workspace = await home.api.putWorkspace((await packWorkspace(top)).stream);
     return (await home.api.submit({ pool: null, command: ['true'], workspace })).id;
   };

@@ -84,12 +84,28 @@ it.each<[string, () => void]>([
   ['a file less', () => rmSync(join(top, 'src/b'))],
   ['another mode', () => chmodSync(join(top, 'src/b'), 0o755)],
   ['another time', () => utimesSync(join(top, 'src/b'), 1, 1)],
-  ['a link in place of a file', () => (rmSync(join(top, 'src/b')), symlinkSync('a', join(top, 'src/b')))],
-  ['a folder in place of a file', () => (rmSync(join(top, 'src/b')), put('src/b/c'))],
+  [
+    'a link in place of a file',
+    () => {
+      rmSync(join(top, 'src/b'));
+      symlinkSync('a', join(top, 'src/b'));
+    },
+  ],
+  [
+    'a folder in place of a file',
+    () => {
+      rmSync(join(top, 'src/b'));
+      put('src/b/c');
+    },
+  ],
   ['another name', () => renameSync(join(top, 'src'), join(top, 'lib'))],
   [
     'the same size and time, but another inode',
-    () => (put('src/c', 'src/B'), utimesSync(join(top, 'src/c'), 1, 1), renameSync(join(top, 'src/c'), join(top, 'src/b'))),
+    () => {
+      put('src/c', 'src/B');
+      utimesSync(join(top, 'src/c'), 1, 1);
+      renameSync(join(top, 'src/c'), join(top, 'src/b'));
+    },
   ],
 ])('%s is noticed', async (_, change) => {
   for (const path of ['src/a', 'src/b', 'other/a', 'other/b']) put(path);

@@ -67,7 +67,7 @@ async function send(packed: PackedWorkspace, plan: Plan, file: string, options: 
     const { id } = await client.call('POST /v1/workspaces', {
       body: { sent: sent.map(([name]) => name), ranges: remembered.ranges },
     });
-    writeMemory(file, remembered.memory);
+    if (missing.length > 0) writeMemory(file, remembered.memory, packed.at);
     return id;
   } catch (error) {
     if (hasCode(error, 'E_WORKSPACE_UNKNOWN')) return null;

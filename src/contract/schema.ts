@@ -455,10 +455,13 @@ export const sentView = z.object({ name: z.string() });
 
 const offset = z.number().int().min(0);
 
+/** Files that were sent before which a workspace can be made of. */
+export const mostFiles = 16;
+
 /** Parts of files that were sent before, which are a tar one after the other. */
 export const joinRequest = z.strictObject({
   /** Names of them. */
-  sent: z.array(z.string()).min(1).max(16),
+  sent: z.array(z.string()).min(1).max(mostFiles),
   /** Which of `sent`, from which byte and to before which. */
   ranges: z
     .array(z.tuple([offset, offset, offset]))

@@ -79,7 +79,7 @@ it('at most eight tars are used, the largest of many', () => {
 
 it('is only for its user, and one for each folder and daemon', () => {
   const file = memoryFile(dir.path, '/run/a.sock', '/here');
-  writeMemory(file, memory);
+  writeMemory(file, memory, Date.now());
   expect(readMemory(file)).toEqual(memory);
   expect([statSync(file).mode & 0o777, statSync(join(file, '..')).mode & 0o777]).toEqual([0o600, 0o700]);
   expect(readMemory(memoryFile(dir.path, '/run/b.sock', '/here'))).toEqual({ sent: [], rows: [] });
@@ -93,12 +93,12 @@ it.each([
   ['different', (file: string) => writeFileSync(file, readFileSync(file, 'utf8').replace('1024', '2048'))],
 ])('one that is %s is none', (_, damage) => {
   const file = memoryFile(dir.path, 'd', '/here');
-  writeMemory(file, memory);
+  writeMemory(file, memory, Date.now());
   damage(file);
   expect(readMemory(file)).toEqual({ sent: [], rows: [] });
 });
 
 it('a cache folder that cannot be written does no harm', () => {
   writeFileSync(join(dir.path, 'onejob'), 'a file');
-  writeMemory(memoryFile(dir.path, 'd', '/here'), memory);
+  writeMemory(memoryFile(dir.path, 'd', '/here'), memory, 0);
 });

@@ -94,14 +94,14 @@ export function readMemory(file: string): Memory {
   return sum === hash('sha256', text) ? (JSON.parse(text) as Memory) : { sent: [], rows: [] };
 }
 
-/** Also drops what was not used for long. Failures do no harm. */
-export function writeMemory(file: string, memory: Memory): void {
+/** Also drops what was not written for long. `now`: ms since the epoch. Failures do no harm. */
+export function writeMemory(file: string, memory: Memory, now: number): void {
   attempt(() => {
     const folder = dirname(file);
     mkdirSync(folder, { recursive: true, mode: 0o700 });
     const text = JSON.stringify(memory);
     writeWhole(file, `${hash('sha256', text)}\n${text}`, { over: true, mode: 0o600 });
     for (const path of readdirSync(folder).map((name) => join(folder, name)))
-      if (statSync(path).mtimeMs < Date.now() - staleAfter) rmSync(path, { force: true });
+      if (statSync(path).mtimeMs < now - staleAfter) rmSync(path, { force: true });
   });
 }

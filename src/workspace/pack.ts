@@ -12,6 +12,7 @@ import { type Pack, pack } from 'tar-stream';
 import { codeOf, OnejobError } from '../base/errors.ts';
 import { formatBytes } from '../base/units.ts';
 import { workspaceLimit } from '../contract/schema.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { asName, listWorkspace, unreadableFolder } from './list.ts';
 import { timeOf } from './tar-time.ts';
 
@@ -62,7 +63,7 @@ export async function packWorkspace(folder: string, { warn = () => {} }: { reado
  * @throws OnejobError E_WORKSPACE_READ, E_WORKSPACE_TOO_LARGE
  */
 async function listEntries(folder: string, warn: Warn): Promise<ListedWorkspace> {
-  const at = Date.now();
+  const at = systemClock.wall();
   const top = resolve(folder);
   const { paths, git, warnings } = await listWorkspace(top);
   for (const warning of warnings) warn(warning);

@@ -1,6 +1,6 @@
 /** Files that were sent are used again only by who sent them, as they came, and their removal takes nothing from a job. */
 import { createHash } from 'node:crypto';
-import { appendFileSync, existsSync, readdirSync, utimesSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, linkSync, readdirSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
@@ -15,9 +15,11 @@ const gone = { code: 'E_WORKSPACE_UNKNOWN' };
 
 let dir: Scratch;
 let spool: Spool;
+let now = 0;
+const clock = { now: () => now, wall: () => Date.now() };
 beforeEach(() => {
   dir = scratch();
-  spool = new Spool(dir.path, () => false);
+  spool = new Spool(dir.path, () => false, clock);
 });
 afterEach(() => dir[Symbol.dispose]());
 
@@ -30,7 +32,7 @@ const workspaces = () => readdirSync(join(dir.path, 'workspaces'));
 it('a workspace is made of parts of what was sent, in any order, also after a restart', async () => {
   const [one, two] = [await keep('one file'), await keep('another')];
   const id = await make([one, two], [0, 0, 4], [1, 0, 7], [0, 3, 8]);
-  spool = new Spool(dir.path, () => false);
+  spool = new Spool(dir.path, () => false, clock);
   expect(spool.hasWorkspace(id)).toBe(true);
   expect(await textOf(id)).toBe('one another file');
   spool.dropWorkspace(id);
@@ -65,10 +67,37 @@ it('a checksum that a client made up fits to no file', async () => {
 
 it.each(['rot', 'loss'])('%s on disk is noticed before a job gets it, and the file is given up', async (damage) => {
   const name = await keep('sixteen bytes ok');
+  // It was as it came within the hour, and the disk does not say that it changed.
+  spool = new Spool(dir.path, () => false, clock);
   if (damage === 'rot') writeFileSync(kept(name), 'sixteen bytes 0k');
   else writeFileSync(kept(name), 'sixteen');
   await expect(make([name], [0, 0, 7])).rejects.toMatchObject(gone);
   expect(existsSync(kept(name))).toBe(false);
+  expect(workspaces()).toEqual([]);
+});
+
+it('a file that was written is read again, and one that was not is not', async () => {
+  const name = await keep('sixteen bytes ok');
+  const { mtime } = statSync(kept(name));
+  writeFileSync(kept(name), 'sixteen bytes 0k');
+  utimesSync(kept(name), new Date(), mtime);
+  expect(await textOf(await make([name], [0, 0, 7]))).toBe('sixteen');
+  now += 61 * 60_000;
+  await expect(make([name], [0, 0, 7])).rejects.toMatchObject(gone);
+  const another = await keep('sixteen bytes ok');
+  writeFileSync(kept(another), 'sixteen bytes 0k');
+  utimesSync(kept(another), new Date(), new Date(1));
+  await expect(make([another], [0, 0, 7])).rejects.toMatchObject(gone);
+});
+
+it('what a kill has left of one that was being made is gone after an hour', async () => {
+  const name = await keep('files');
+  linkSync(kept(name), join(dir.path, 'workspaces', `${'0'.repeat(36)}.0`));
+  const longAgo = new Date(1);
+  utimesSync(kept(name), longAgo, longAgo);
+  await spool.sweepWorkspaces(Date.now() - 60_000);
+  expect(workspaces()).toHaveLength(1);
+  await spool.sweepWorkspaces(Date.now() + 60_000);
   expect(workspaces()).toEqual([]);
 });
 
@@ -136,6 +165,6 @@ it('what was used lately stays longest, and use does not count for a workspace t
 
 it('a workspace is not cut short silently', async () => {
   const id = await make([await keep('files')], [0, 0, 5]);
-  appendFileSync(join(dir.path, 'workspaces', `${id}.joined`, 'ranges.json'), 'torn');
+  appendFileSync(join(dir.path, 'workspaces', `${id}.joined`), 'torn');
   await expect(textOf(id)).rejects.toThrow();
 });

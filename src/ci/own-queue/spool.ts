@@ -1,17 +1,19 @@
 /** Uploaded workspaces and kept artifacts, as tar files. A file with its final name is complete. */
 import { createHash, randomUUID } from 'node:crypto';
-import { createReadStream, createWriteStream, existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs';
+import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { Readable, type Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { OnejobError } from '../../base/errors.ts';
 import type { JoinRequest } from '../../contract/schema.ts';
+import type { Clock } from '../../core/clock.ts';
 import { limited } from '../../http/limited.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { storeFault } from '../../store/fault.ts';
 import { syncFolder, writeWhole } from '../../system/files.ts';
-import { joined, rangesFile, SentFiles } from './sent-files.ts';
+import { systemClock } from '../../system/system-clock.ts';
+import { joined, joinedFiles, SentFiles } from './sent-files.ts';
 
 const part = '.part';
 
@@ -24,13 +26,13 @@ export class Spool {
   readonly #deleting = new Set<Promise<void>>();
 
   /** Removes incomplete files. `isTaken`: the workspace belongs to an unfinished job. */
-  constructor(dir: string, isTaken: (workspace: string) => boolean) {
+  constructor(dir: string, isTaken: (workspace: string) => boolean, clock: Pick<Clock, 'now' | 'wall'> = systemClock) {
     this.#isTaken = isTaken;
     this.#workspaces = subdirectory(dir, 'workspaces');
     this.#artifacts = subdirectory(dir, 'artifacts');
-    this.#sent = new SentFiles(dir);
+    this.#sent = new SentFiles(dir, clock);
     for (const folder of [this.#workspaces, this.#artifacts, this.#sent.folder])
-      for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true, recursive: true });
+      for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true });
   }
 
   /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
@@ -54,31 +56,30 @@ export class Spool {
       await pipeline(files, bounded, to, { signal });
       return `${path}.${sum.digest('hex')}`;
     });
+    const name = basename(kept);
+    await this.#sent.came(name);
     await this.#sent.sweep(0);
-    return basename(kept);
+    return name;
   }
 
   /** Stores a workspace that is made of kept files. @throws OnejobError E_WORKSPACE_UNKNOWN, E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
   async joinWorkspace(request: JoinRequest, limit: number, signal: AbortSignal): Promise<string> {
     if (request.ranges.reduce((sum, [, from, to]) => sum + to - from, 0) > limit) throw tooLarge(limit);
     const id = randomUUID();
-    const path = this.#joinedPath(id);
-    const unfinished = `${path}${part}`;
+    const base = this.#basePath(id);
     try {
-      mkdirSync(unfinished, { mode: 0o700 });
-      await this.#sent.take(request, unfinished, 2 * limit, signal);
-      writeWhole(join(unfinished, rangesFile), JSON.stringify(request.ranges), { over: true, mode: 0o600 });
-      await rename(unfinished, path);
-      syncFolder(this.#workspaces);
+      await this.#sent.take(request, base, 2 * limit, signal);
+      // With this it is there, and the names before it are, too.
+      writeWhole(`${base}.joined`, JSON.stringify(request.ranges), { over: true, mode: 0o600 });
       return id;
     } catch (error) {
-      await rm(unfinished, { recursive: true, force: true });
-      throw storeFault('write', path, error);
+      await Promise.all(joinedFiles(base).map((path) => rm(path, { force: true })));
+      throw storeFault('write', base, error);
     }
   }
 
   hasWorkspace(id: string): boolean {
-    return isId(id) && (existsSync(this.#workspacePath(id)) || existsSync(this.#joinedPath(id)));
+    return isId(id) && (existsSync(this.#workspacePath(id)) || existsSync(`${this.#basePath(id)}.joined`));
   }
 
   /** @throws OnejobError E_WORKSPACE_UNKNOWN when no new job may use it */
@@ -91,7 +92,8 @@ export class Spool {
   }
 
   openWorkspace(id: string): Readable {
-    if (existsSync(this.#joinedPath(id))) return Readable.from(joined(this.#joinedPath(id)), { objectMode: false });
+    const base = this.#basePath(id);
+    if (existsSync(`${base}.joined`)) return Readable.from(joined(base), { objectMode: false });
     return createReadStream(this.#workspacePath(id), { highWaterMark: 256 * 1024 });
   }
 
@@ -101,7 +103,9 @@ export class Spool {
       const [id = '', kind = ''] = name.split('.', 2);
       if (name !== `${id}.${kind}`) continue;
       const path = join(this.#workspaces, name);
-      if ((await stat(path)).mtimeMs < time && !this.#isTaken(id)) await rm(path, { force: true, recursive: true });
+      // A link to a file that was sent long ago may be new.
+      const { mtimeMs, ctimeMs } = await stat(path);
+      if (Math.max(mtimeMs, ctimeMs) < time && !this.#isTaken(id)) await rm(path, { force: true });
     }
   }
 
@@ -113,8 +117,8 @@ export class Spool {
   /** Deletes a workspace unless it belongs to a job. What cannot be deleted now is swept later. */
   dropWorkspace(workspace: string): void {
     if (this.#isTaken(workspace) || !this.hasWorkspace(workspace)) return;
-    const paths = [this.#workspacePath(workspace), this.#joinedPath(workspace)];
-    const deletion = Promise.all(paths.map((path) => rm(path, { force: true, recursive: true }).catch(() => {}))).then(() => {});
+    const paths = [this.#workspacePath(workspace), ...joinedFiles(this.#basePath(workspace))];
+    const deletion = Promise.all(paths.map((path) => rm(path, { force: true }).catch(() => {}))).then(() => {});
     this.#deleting.add(deletion);
     void deletion.then(() => this.#deleting.delete(deletion));
   }
@@ -142,12 +146,11 @@ export class Spool {
   }
 
   #workspacePath(id: string): string {
-    return join(this.#workspaces, `${checkedId(id)}.tar`);
+    return `${this.#basePath(id)}.tar`;
   }
 
-  /** A folder with links to what was sent before, and the ranges of that. */
-  #joinedPath(id: string): string {
-    return join(this.#workspaces, `${checkedId(id)}.joined`);
+  #basePath(id: string): string {
+    return join(this.#workspaces, checkedId(id));
   }
 
   #artifactsPath(job: string): string {
