@@ -103,9 +103,9 @@ export async function* joined(base: string): AsyncGenerator<Buffer> {
   for (const [at, from, to] of ranges) yield* createReadStream(`${base}.${at}`, { start: from, end: to - 1, highWaterMark: chunk });
 }
 
-/** Setting when a file was used changes when it was changed, but not when it was written. */
+/** Setting when a file was used changes when it was changed, and rounds when it was written, as here. */
 function fileOf({ ino, size, mtimeMs }: Stats): string {
-  return [ino, size, Math.floor(mtimeMs)].join(' ');
+  return [ino, size, Math.round(mtimeMs)].join(' ');
 }
 
 /** false; @throws any other failure */
