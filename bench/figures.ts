@@ -24,6 +24,7 @@ import { slurmFigures } from './slurm.ts';
 import { type Share, slurmMany } from './slurm-many.ts';
 import { inTurn, ratioText, type Stats, stats } from './stats.ts';
 import { releasePairs } from './syncs.ts';
+import { sendingFigures } from './workspace.ts';
 
 export interface Line {
   readonly figure: string;
@@ -129,6 +130,30 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
   run: async ({ quick }) => {
     const data = await coldRun(quick ? 3 : 20);
     return { data, lines: [line('`onejob run -- true` without a daemon, process runtime', data.p50, 700, 'ms p50 wall')] };
+  },
+
+  /** `ONEJOB_BENCH_BEFORE`: as for `release`. */
+  workspace: async ({ quick, dir }) => {
+    const data = await sendingFigures(quick ? 1 : 5, quick ? 0.1 : 1, dir, process.env.ONEJOB_BENCH_BEFORE ?? null);
+    const { seconds, toEnd, unchanged } = data;
+    return {
+      data,
+      lines: [
+        {
+          figure: '`onejob run --detach` with an unchanged workspace of 20,000 files and 400 MB, of the same sent whole',
+          measured: ratioText(unchanged),
+          reach: '≤ 20 %',
+          reached: unchanged.median <= 0.2,
+        },
+        info('the same with one changed file; sent for the first time', `${ratioText(data.oneFile)}; ${ratioText(data.first)}`),
+        info(
+          'sent whole; first; unchanged; one changed file',
+          `${seconds.before}; ${seconds.first}; ${seconds.unchanged}; ${seconds.oneFile} s`,
+        ),
+        info('the floor: `tar` to a flushed file; `git status` of it', `${seconds.tar}; ${seconds.status} s`),
+        info('until a job of `true` has ended, unpacking included: sent whole; unchanged', `${toEnd.before}; ${toEnd.unchanged} s`),
+      ],
+    };
   },
 
   submit: async ({ quick }) => {

@@ -51,6 +51,8 @@ const patienceOf: { readonly [N in CallName]?: number | null } = {
   'POST /v1/jobs/:id/unhold': slow,
   // The daemon first checks whether the cloud would make one.
   'POST /v1/machines/:host/up': slow,
+  'POST /v1/workspaces': slow,
+  'PUT /v1/sent-files': null,
   'PUT /v1/workspaces': null,
 };
 
@@ -141,7 +143,20 @@ export class Client {
   }
 
   /** Stores the tar of a workspace; its id. `sent` hears how many bytes are on their way. @throws also what `files` throws */
-  async putWorkspace(files: Readable, sent: (bytes: number) => void = () => {}): Promise<string> {
+  async putWorkspace(files: Readable, sent?: (bytes: number) => void): Promise<string> {
+    return (await this.#put('PUT /v1/workspaces', files, sent)).id;
+  }
+
+  /** Sends files for `POST /v1/workspaces`, or a part of them; their name. */
+  async keepFiles(files: Readable, sent?: (bytes: number) => void): Promise<string> {
+    return (await this.#put('PUT /v1/sent-files', files, sent)).name;
+  }
+
+  async #put<N extends 'PUT /v1/workspaces' | 'PUT /v1/sent-files'>(
+    name: N,
+    files: Readable,
+    sent: (bytes: number) => void = () => {},
+  ): Promise<Answered<N>> {
     let bytes = 0;
     const counted = new Transform({
       transform(chunk: Uint8Array, _encoding, done) {
@@ -153,7 +168,7 @@ export class Client {
     const stop = new AbortController();
     let packing: Promise<void> | null = null;
     const failed = Promise.withResolvers<never>();
-    const answer = this.#transport.open(sendingOf('PUT /v1/workspaces'), (request) => {
+    const answer = this.#transport.open(sendingOf<'PUT /v1/workspaces' | 'PUT /v1/sent-files'>(name), (request) => {
       request.setHeader('content-type', 'application/x-tar');
       packing = pipeline(files, counted, request, { signal: stop.signal });
       // If files cannot be read, that is the error to report.
@@ -163,7 +178,7 @@ export class Client {
     });
     try {
       const response = await Promise.race([answer, failed.promise]);
-      return (await this.#answer('PUT /v1/workspaces', await this.#transport.succeeded(response))).id;
+      return await this.#answer(name, await this.#transport.succeeded(response));
     } finally {
       // An early answer is a refusal.
       stop.abort();

@@ -83,14 +83,13 @@ const handlers: Handlers = {
     },
   },
   'POST /v1/jobs/:id/unhold': ({ params }, { manager }) => manager.unhold(knownJob(manager, params.id).id),
-  async 'PUT /v1/workspaces'({ request, signal }, { manager }) {
-    const files = pipeline(request, boundedWorkspace(schemas.workspaceLimit), () => {});
-    try {
-      return { id: await manager.putWorkspace(files, signal) };
-    } catch (error) {
-      throw files.errored instanceof OnejobError ? files.errored : error;
-    }
-  },
+  'PUT /v1/workspaces': async (asked, { manager }) => ({
+    id: await taken(asked, (files) => manager.putWorkspace(files, asked.signal)),
+  }),
+  'PUT /v1/sent-files': async (asked, { manager }) => ({
+    name: await taken(asked, (files) => manager.keepFiles(files, asked.signal)),
+  }),
+  'POST /v1/workspaces': async ({ body, signal }, { manager }) => ({ id: await manager.joinWorkspace(body, signal) }),
 
   'GET /v1/logs': {
     // An agent's own logs are in memory while they are sent.
@@ -162,6 +161,16 @@ function knownJob(manager: Manager, id: string): schemas.JobView {
   const job = manager.job(id);
   if (job !== null) return job;
   throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'List jobs with "onejob jobs --all".' });
+}
+
+/** Lets `take` have the files of a request. @throws OnejobError E_WORKSPACE_TOO_LARGE */
+async function taken({ request }: Pick<ApiRequest, 'request'>, take: (files: Readable) => Promise<string>): Promise<string> {
+  const files = pipeline(request, boundedWorkspace(schemas.workspaceLimit), () => {});
+  try {
+    return await take(files);
+  } catch (error) {
+    throw files.errored instanceof OnejobError ? files.errored : error;
+  }
 }
 
 /** Passes on at most `limit` bytes; the stream's error is E_WORKSPACE_TOO_LARGE. */

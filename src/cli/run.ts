@@ -138,15 +138,19 @@ function sayOf({ output }: Session, { pools, problems, configChanged }: StatusVi
 
 /** Checks the request first, so that a mistake in it is reported before gigabytes are sent. */
 async function sendWhenSound(
-  { output }: Session,
+  { context, output, remote }: Session,
   client: Client,
   request: JobRunOptions['request'],
   packing: Promise<PackedWorkspace>,
 ): Promise<string> {
   await client.call('POST /v1/jobs/check', { body: { ...request, id: null, workspace: null } });
-  const packed = await packing;
-  const id = await client.putWorkspace(packed.stream, (bytes) => {
-    output.progress(`sending the workspace: ${formatBytes(bytes)} of ${formatBytes(packed.bytes)}`);
+  const [packed, { sendWorkspace }] = await Promise.all([packing, import('./send-workspace.ts')]);
+  const id = await sendWorkspace(packed, {
+    client,
+    cacheHome: context.environment.cacheHome,
+    daemon: remote?.shown ?? client.socket,
+    warn: (text) => output.say(text),
+    progress: (sent, of) => output.progress(`sending the workspace: ${formatBytes(sent)} of ${formatBytes(of)}`),
   });
   output.progress(null);
   return id;

@@ -12,6 +12,7 @@ it('absent and empty variables are the same', () => {
     hasDisplay: false,
     home: '/h',
     configHome: '/h/.config',
+    cacheHome: '/h/.cache',
     stateHome: '/h/.local/state',
     runtimeDir: null,
     docker: { host: null, tlsVerify: false, certPath: null, context: null, config: '/h/.docker', runtimeDir: null },

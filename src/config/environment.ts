@@ -47,6 +47,8 @@ export function readEnvironment(
     home,
     /** `$XDG_CONFIG_HOME`, else `~/.config`. */
     configHome: absolute('XDG_CONFIG_HOME') ?? join(home, '.config'),
+    /** `$XDG_CACHE_HOME`, else `~/.cache`. */
+    cacheHome: absolute('XDG_CACHE_HOME') ?? join(home, '.cache'),
     /** `$XDG_STATE_HOME`, else `~/.local/state`. */
     stateHome: absolute('XDG_STATE_HOME') ?? join(home, '.local', 'state'),
     runtimeDir: absolute('XDG_RUNTIME_DIR'),

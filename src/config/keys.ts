@@ -615,7 +615,7 @@ export const topKeys = {
     example: '{ min_free: 10% }',
   }),
   keep_jobs: key((v) => v.duration(60_000, '1m'), 7 * 86_400_000, {
-    description: 'How long results, logs and artifacts of finished jobs are kept.',
+    description: 'How long results, logs and artifacts of finished jobs are kept, and files that were sent for jobs.',
     example: '30d',
   }),
   on_stop: key((v) => v.oneOf(['end', 'drain', 'leave']), 'end', {

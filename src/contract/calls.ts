@@ -214,6 +214,12 @@ const jobCalls = {
   ),
   'POST /v1/jobs/:id/unhold': operator('Removes the files of a held job', none, schemas.jobView),
   'PUT /v1/workspaces': operator('Stores the files for a job', { media: 'application/x-tar' }, schemas.workspaceView),
+  'PUT /v1/sent-files': operator(
+    'Keeps files for workspaces that are made of them',
+    { media: 'application/x-tar' },
+    schemas.sentView,
+  ),
+  'POST /v1/workspaces': operator('Makes a workspace of files that are kept', schemas.joinRequest, schemas.workspaceView),
 };
 
 const logQuery = z

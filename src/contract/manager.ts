@@ -107,6 +107,10 @@ export interface Manager {
 
   /** Stores a workspace tar; returns its id. Deleted when its job is done, or after an hour without a job. */
   putWorkspace(files: Readable, signal: AbortSignal): Promise<string>;
+  /** Keeps files for workspaces that `joinWorkspace` makes; their secret name. */
+  keepFiles(files: Readable, signal: AbortSignal): Promise<string>;
+  /** Makes a workspace of ranges of what is kept; returns its id. @throws OnejobError E_WORKSPACE_UNKNOWN if that is not here as it came */
+  joinWorkspace(request: Schemas.JoinRequest, signal: AbortSignal): Promise<string>;
   /** The tar of a done job's artifacts; null when it has none. */
   artifacts(job: string): Readable | null;
 

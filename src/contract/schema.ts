@@ -450,6 +450,26 @@ export const cancelRequest = z.strictObject({ onlyWaiting: z.boolean().default(f
 
 export const workspaceView = z.object({ id: z.string() });
 
+/** `name`: for `POST /v1/workspaces`. A secret: who has it can give the files to a job. */
+export const sentView = z.object({ name: z.string() });
+
+const offset = z.number().int().min(0);
+
+/** Files that were sent before which a workspace can be made of. */
+export const mostFiles = 16;
+
+/** Parts of files that were sent before, which are a tar one after the other. */
+export const joinRequest = z.strictObject({
+  /** Names of them. */
+  sent: z.array(z.string()).min(1).max(mostFiles),
+  /** Which of `sent`, from which byte and to before which. */
+  ranges: z
+    .array(z.tuple([offset, offset, offset]))
+    .min(1)
+    .max(20_000),
+});
+export type JoinRequest = z.infer<typeof joinRequest>;
+
 export const pruneRequest = z.strictObject({
   /** ms since they ended, at least. */
   olderThan: z.number().int().min(0),

@@ -188,6 +188,8 @@ function queueRequests({ queue, loop: { held } }: ManagerParts, jobs: JobViews, 
       return job;
     },
     putWorkspace: (files, signal) => queue.putWorkspace(files, signal),
+    keepFiles: (files, signal) => queue.keepFiles(files, signal),
+    joinWorkspace: (request, signal) => queue.joinWorkspace(request, signal),
     artifacts: (job) => (queue.job(job) === null ? null : queue.artifacts(job)),
   } satisfies Partial<Manager>;
 }

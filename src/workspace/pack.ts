@@ -1,9 +1,9 @@
 /**
- * Packs a folder as a tar stream, which becomes a job's workspace. Links are sent as links, wherever they point, and never
- * followed. A file that disappears, shrinks or grows while it is read causes a warning, never a broken tar. Memory holds a part
- * of one file at a time.
+ * Packs a folder, or some entries of it, as a tar stream, which becomes a job's workspace. Links are sent as links, wherever they
+ * point, and never followed. A file that disappears, shrinks or grows while it is read causes a warning, never a broken tar. Memory
+ * holds a part of one file at a time.
  */
-import { constants, lstatSync, readFileSync, readlinkSync, type Stats } from 'node:fs';
+import { type BigIntStats, constants, lstatSync, readFileSync, readlinkSync, type Stats } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { Readable } from 'node:stream';
@@ -12,57 +12,92 @@ import { type Pack, pack } from 'tar-stream';
 import { codeOf, OnejobError } from '../base/errors.ts';
 import { formatBytes } from '../base/units.ts';
 import { workspaceLimit } from '../contract/schema.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { asName, listWorkspace, unreadableFolder } from './list.ts';
 import { timeOf } from './tar-time.ts';
 
-export interface PackedWorkspace {
-  /** How many files, folders and links it has. */
-  readonly files: number;
+/** A file, a link, or a folder with one in it. */
+export interface Entry {
+  readonly path: string;
+  readonly isFolder: boolean;
+  /** Bytes of its content, and about those that it has in a tar. */
+  readonly size: number;
+  readonly tarSize: number;
+  /** Differs when it was changed, as a row of Git's index; ms since the epoch of the last change. From before it is read. */
+  readonly stamp: string;
+  readonly changed: number;
+}
+
+export interface ListedWorkspace {
+  readonly top: string;
+  /** In the order of the tar. */
+  readonly entries: readonly Entry[];
   /** About those of the tar. */
   readonly bytes: number;
-  /** Destroy it to stop; nothing stays open. */
+  /** When listing began, ms since the epoch. */
+  readonly at: number;
+}
+
+export interface PackedWorkspace extends ListedWorkspace {
+  /** How many files, folders and links it has. */
+  readonly files: number;
+  /** Destroy it to stop; nothing stays open. It reads nothing before it is read. */
   readonly stream: Readable;
 }
 
-interface Entry {
-  readonly path: string;
-  readonly size: number;
-}
+type Warn = (line: string) => void;
 
 /** Files up to this size are read at once. */
 const small = 256 * 1024;
 const record = 512;
 
+/** Lists a folder and starts to pack it. Throws and warns as `listEntries`. */
+export async function packWorkspace(folder: string, { warn = () => {} }: { readonly warn?: Warn } = {}): Promise<PackedWorkspace> {
+  const listed = await listEntries(folder, warn);
+  const files = listed.entries.filter(({ isFolder }) => !isFolder).length;
+  return { ...listed, files, stream: packEntries(listed.top, listed.entries, warn) };
+}
+
 /**
- * Lists a folder and starts to pack it. `warn` receives a sentence for everything that was not sent as it is.
+ * What a workspace consists of. `warn` receives a sentence for everything that is not sent as it is, also from `packEntries`.
  * @throws OnejobError E_WORKSPACE_READ, E_WORKSPACE_TOO_LARGE
  */
-export async function packWorkspace(
-  folder: string,
-  { warn = () => {} }: { readonly warn?: (line: string) => void } = {},
-): Promise<PackedWorkspace> {
+async function listEntries(folder: string, warn: Warn): Promise<ListedWorkspace> {
+  const at = systemClock.wall();
   const top = resolve(folder);
   const { paths, git, warnings } = await listWorkspace(top);
   for (const warning of warnings) warn(warning);
   const entries: Entry[] = [];
   const folders = new Set<string>();
-  let bytes = 2 * record;
   for (const path of paths) {
-    let stats: Stats | undefined;
-    try {
-      stats = lstatSync(join(top, path), { throwIfNoEntry: false });
-    } catch (error) {
-      if (!skippable.has(codeOf(error))) throw unreadableFolder(join(top, path), error);
-      warn(`Skipped ${path}: ${codeOf(error)}.`);
+    const entry = entryOf(top, path, false, warn);
+    if (entry === null) continue;
+    // Unpacking creates unnamed folders as root, and the agent's user could not write to them.
+    for (const folder of newFoldersOf(path, folders)) {
+      const entry = entryOf(top, folder, true, () => {});
+      if (entry !== null) entries.push(entry);
     }
-    if (stats === undefined) continue;
-    const size = stats.isFile() ? stats.size : 0;
-    entries.push({ path, size });
-    bytes += tarSize(path, size);
-    for (const folder of newFoldersOf(path, folders)) bytes += tarSize(folder, 0);
+    entries.push(entry);
   }
+  const bytes = entries.reduce((sum, { tarSize }) => sum + tarSize, 2 * record);
   if (bytes > workspaceLimit) throw tooLarge(top, bytes, entries, git);
-  return { files: entries.length, bytes, stream: Readable.from(chunks(top, entries, warn), { objectMode: false }) };
+  return { top, entries, bytes, at };
+}
+
+function entryOf(top: string, path: string, isFolder: boolean, warn: Warn): Entry | null {
+  let stats: BigIntStats | undefined;
+  try {
+    stats = lstatSync(join(top, path), { throwIfNoEntry: false, bigint: true });
+  } catch (error) {
+    if (!skippable.has(codeOf(error))) throw unreadableFolder(join(top, path), error);
+    warn(`Skipped ${path}: ${codeOf(error)}.`);
+  }
+  if (stats === undefined) return null;
+  const { ino, mode, mtimeNs, ctimeNs, mtimeMs, ctimeMs } = stats;
+  const size = stats.isFile() ? Number(stats.size) : 0;
+  const stamp = [ino, mode, stats.size, mtimeNs, ctimeNs].join(' ');
+  const changed = Number(mtimeMs > ctimeMs ? mtimeMs : ctimeMs);
+  return { path, isFolder, size, tarSize: tarSize(path, size), stamp, changed };
 }
 
 function tarSize(path: string, size: number): number {
@@ -71,29 +106,47 @@ function tarSize(path: string, size: number): number {
   return heads * record + Math.ceil(size / record) * record;
 }
 
+/** From which byte of the tar to before which an entry is; `null`: the end mark, after all of them. */
+export type Placed = (entry: Entry | null, from: number, to: number) => void;
+
+export function packEntries(top: string, entries: readonly Entry[], warn: Warn, placed: Placed = () => {}): Readable {
+  return Readable.from(chunks(top, entries, warn, placed), { objectMode: false });
+}
+
 /** The tar's bytes. The packer handles one entry at a time, so its buffer never exceeds that entry. */
-async function* chunks(top: string, entries: readonly Entry[], warn: (line: string) => void): AsyncGenerator<Buffer> {
+async function* chunks(top: string, entries: readonly Entry[], warn: Warn, placed: Placed): AsyncGenerator<Buffer> {
   const tar = pack();
   // A failure destroys the packer, so reading from it fails with the same error.
-  feed(tar, top, entries, warn).catch((error) => tar.destroy(error));
+  feed(tar, top, entries, warn, placed).catch((error) => tar.destroy(error));
   yield* tar as AsyncIterable<Buffer>;
 }
 
-async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: (line: string) => void): Promise<void> {
-  const folders = new Set<string>();
-  for (const { path } of entries) {
+async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: Warn, placed: Placed): Promise<void> {
+  const push = tar.push.bind(tar);
+  let end = 0;
+  tar.push = (piece: Buffer | null) => {
+    end += piece?.length ?? 0;
+    return push(piece);
+  };
+  for (const entry of entries) {
+    const { path, isFolder } = entry;
     if (tar.destroyed) return;
+    const from = end;
     try {
-      // Unpacking creates unnamed folders as root, and the agent's user could not write to them.
-      for (const folder of newFoldersOf(path, folders)) await addFolder(tar, folder, join(top, folder));
-      await add(tar, path, join(top, path), warn);
+      if (isFolder) await addFolder(tar, path, join(top, path));
+      else await add(tar, path, join(top, path), warn);
+      if (end > from) placed(entry, from, end);
     } catch (error) {
       const code = codeOf(error);
       if (!skippable.has(code)) throw code === '' ? error : unreadableFolder(join(top, path), error);
+      // What is in it says so.
+      if (isFolder) continue;
       warn(code === 'ENOENT' ? `Skipped ${path}: it disappeared while the workspace was sent.` : `Skipped ${path}: ${code}.`);
     }
   }
+  const from = end;
   tar.finalize();
+  placed(null, from, end);
 }
 
 // ELOOP: a link took the place of a file. ENXIO: a socket or pipe did.
@@ -118,7 +171,7 @@ async function addFolder(tar: Pack, path: string, absolute: string): Promise<voi
   if (stats.isDirectory()) await entry(tar, { ...head, type: 'directory', mode: head.mode | 0o700 });
 }
 
-async function add(tar: Pack, path: string, absolute: string, warn: (line: string) => void): Promise<void> {
+async function add(tar: Pack, path: string, absolute: string, warn: Warn): Promise<void> {
   const stats = lstatSync(absolute);
   if (stats.isSymbolicLink()) {
     const to = readlinkSync(absolute, 'buffer');
@@ -133,7 +186,7 @@ async function add(tar: Pack, path: string, absolute: string, warn: (line: strin
   } else await addLarge(tar, path, absolute, warn);
 }
 
-async function addLarge(tar: Pack, path: string, absolute: string, warn: (line: string) => void): Promise<void> {
+async function addLarge(tar: Pack, path: string, absolute: string, warn: Warn): Promise<void> {
   await using file = await open(absolute, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   const stats = await file.stat();
   const sink = tar.entry({ ...headOf(path, stats), type: 'file', size: stats.size });
@@ -167,8 +220,9 @@ function entry(tar: Pack, head: Parameters<Pack['entry']>[0], content?: Buffer):
   });
 }
 
-function tooLarge(top: string, bytes: number, entries: readonly Entry[], git: boolean): OnejobError {
-  const largest = [...entries].sort((a, b) => b.size - a.size).slice(0, 5);
+function tooLarge(top: string, bytes: number, all: readonly Entry[], git: boolean): OnejobError {
+  const entries = all.filter(({ isFolder }) => !isFolder);
+  const largest = entries.toSorted((a, b) => b.size - a.size).slice(0, 5);
   const named = largest.map(({ path, size }) => `${path} (${formatBytes(size)})`).join(', ');
   const message = `The workspace ${top} has ${formatBytes(bytes)} in ${entries.length} ${entries.length === 1 ? 'file' : 'files'}, but at most ${formatBytes(workspaceLimit)} can be sent. Largest: ${named}.`;
   const hint = `List what the job does not need in ${git ? '.gitignore' : '.onejobignore'}, mount data with --volume, give a smaller folder with --workspace, or use --no-workspace.`;

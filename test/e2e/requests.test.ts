@@ -1,5 +1,5 @@
 /** What a job may not ask for is refused when it is handed in, with the reason (S8). */
-import { mkdirSync, symlinkSync, watch, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, rmSync, statSync, symlinkSync, watch, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { onejob } from '../support/onejob.ts';
@@ -51,11 +51,44 @@ test('a bad request is refused before its workspace is sent', async () => {
   ] as const) {
     // The folder is watched: a workspace that was sent and deleted again would be seen.
     const sent: unknown[] = [];
-    const watcher = watch(join(stateDir, 'workspaces'), (_, name) => sent.push(name));
+    const watchers = ['workspaces', 'sent'].map((folder) => watch(join(stateDir, folder), (_, name) => sent.push(name)));
     const run = await here.run('--workspace', dir.path, ...bad, '--', 'true').ended;
-    watcher.close();
+    for (const watcher of watchers) watcher.close();
     expect(run).toMatchObject({ code, stderr: expect.stringMatching(why) });
     expect(sent).toEqual([]);
   }
   expect((await here.run('--workspace', dir.path, '--', 'cat', 'a').ended).stdout).toBe('a');
+});
+
+test('a second job gets what has changed, and only that is sent', async () => {
+  using dir = scratch();
+  const [a, b] = [join(dir.path, 'a'), join(dir.path, 'b')];
+  writeFileSync(a, 'as it was');
+  writeFileSync(b, Buffer.alloc(1_000_000));
+  await using here = await onejob({ config: 'pools: { default: { agents: 1, runtime: process } }' });
+  await here.up();
+  const { stateDir } = await here.api.status();
+  const bytes = () =>
+    readdirSync(join(stateDir, 'sent')).reduce((sum, name) => sum + statSync(join(stateDir, 'sent', name)).size, 0);
+  const run = async () =>
+    (await here.run('--workspace', dir.path, '--', 'sh', '-c', 'cat a; wc -c <b; echo spoiled >a').ended).stdout;
+  expect(await run()).toBe('as it was1000000\n');
+  // Files that were just written may be written again without another time: they are sent until they have rested.
+  const runsWithoutSending = async () => {
+    const before = bytes();
+    // What a job does to its files changes nothing of what was sent.
+    expect(await run()).toBe('as it was1000000\n');
+    return bytes() - before;
+  };
+  await expect.poll(runsWithoutSending, { timeout: 30_000 }).toBe(0);
+  const before = bytes();
+  writeFileSync(a, 'as it is');
+  expect(await run()).toBe('as it is1000000\n');
+  expect(bytes()).toBe(before + 2_048);
+  // One that somebody removed is sent again.
+  for (const name of readdirSync(join(stateDir, 'sent'))) rmSync(join(stateDir, 'sent', name));
+  expect(await run()).toBe('as it is1000000\n');
+  const pruned = await here.cli(['jobs', 'prune', '--older-than', '0s']).ended;
+  expect(pruned).toMatchObject({ code: 0 });
+  expect(bytes()).toBe(0);
 });

@@ -61,6 +61,16 @@ const facts: Record<string, Fact> = {
       return next.hasWorkspace(id) && String(await buffer(next.openWorkspace(id))) === 'a tar' ? id : null;
     },
   },
+  'files that were sent, and a workspace of them': {
+    async act(folder) {
+      const name = await spool(folder).keepFiles(tar(), 1_000, never);
+      return spool(folder).joinWorkspace({ sent: [name], ranges: [[0, 0, 5]] }, 1_000, never);
+    },
+    async find(folder, id) {
+      const next = spool(folder);
+      return next.hasWorkspace(id) && String(await buffer(next.openWorkspace(id))) === 'a tar' ? id : null;
+    },
+  },
   'artifacts of a job': {
     async act(folder) {
       await spool(folder).putArtifacts('j', async (to) => {

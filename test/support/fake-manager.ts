@@ -303,6 +303,12 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       manager.workspaces.set(id, await buffer(files));
       return id;
     },
+    async keepFiles() {
+      throw new OnejobError('E_API_ROUTE', 'Nothing is kept here.');
+    },
+    async joinWorkspace() {
+      throw new OnejobError('E_WORKSPACE_UNKNOWN', 'Nothing is kept here.');
+    },
     artifacts(id) {
       const bytes = manager.artifactsOf(id);
       return bytes === null ? null : Readable.from([bytes]);

@@ -46,7 +46,7 @@ export class JobBook {
     this.pools = new Map(pools.map((pool) => [pool.name, pool]));
     this.poolNames = new Set(this.pools.keys());
     this.index = new JobIndex((job) => this.isHeld(job));
-    this.spool = new Spool(store.dir, (workspace) => this.index.hasWorkspace(workspace));
+    this.spool = new Spool(store.dir, (workspace) => this.index.hasWorkspace(workspace), clock);
     for (const job of store.jobs.open()) {
       // The recipe of its pool may have changed since it was accepted.
       const mayChange = job.progress.state === 'queued' && this.pools.has(job.request.pool);

@@ -8,7 +8,7 @@ import { OnejobError } from '../../base/errors.ts';
 import { type Finding, fine } from '../../base/finding.ts';
 import type { ArrayRequest, JobRequest } from '../../contract/job.ts';
 import { jobsListed } from '../../contract/manager.ts';
-import { type JobView, workspaceLimit } from '../../contract/schema.ts';
+import { type JobView, type JoinRequest, workspaceLimit } from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type {
@@ -347,6 +347,16 @@ export class OwnQueue extends AgentsQueue {
   /** Stores the tar of a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
   putWorkspace(files: Readable, signal: AbortSignal): Promise<string> {
     return this.book.spool.putWorkspace(files, workspaceLimit, signal);
+  }
+
+  /** Keeps files for workspaces that are made of them; their secret name. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
+  keepFiles(files: Readable, signal: AbortSignal): Promise<string> {
+    return this.book.spool.keepFiles(files, workspaceLimit, signal);
+  }
+
+  /** Makes a workspace of what is kept; returns its id. @throws OnejobError E_WORKSPACE_UNKNOWN, E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
+  joinWorkspace(request: JoinRequest, signal: AbortSignal): Promise<string> {
+    return this.book.spool.joinWorkspace(request, workspaceLimit, signal);
   }
 
   /** The tar of a done job's artifacts; null when it has none. */

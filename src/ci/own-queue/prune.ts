@@ -17,7 +17,7 @@ const sweepEvery = 60 * 60_000;
 /** Rows per commit, so that commits of the loop do not wait long. */
 const batch = 100;
 
-/** Deletes jobs that ended over `keepMs` ago, with logs and artifacts, and workspaces unused for an hour. `now`: wall clock, ms since the epoch. */
+/** Deletes jobs that ended over `keepMs` ago, with logs and artifacts, files sent that were unused for as long, and workspaces unused for an hour. `now`: wall clock, ms since the epoch. */
 export type Prune = (now: number, keepMs: number) => Promise<void>;
 
 export function createPrune(store: Store, spool: Spool): Prune {
@@ -48,6 +48,7 @@ export function createPrune(store: Store, spool: Spool): Prune {
     });
     while (store.transaction({ durable: false }, () => store.outcomes.prune(before, batch)) === batch) await turn();
     await spool.sweepWorkspaces(now - workspaceWait);
+    await spool.sweepSent(before);
     // Also after the clock was set back.
     if (swept !== null && Math.abs(now - swept) < sweepEvery) return;
     swept = now;

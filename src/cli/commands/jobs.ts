@@ -81,7 +81,7 @@ Examples:
 function addPrune(jobs: Cli): void {
   jobs
     .command('prune')
-    .description('delete jobs that ended, with their logs and artifacts, before "keep_jobs" does')
+    .description('delete jobs that ended, with their logs and artifacts, and files sent for them, before "keep_jobs" does')
     .option('--older-than <time>', 'only jobs that ended at least this long ago', '1d')
     .option('--dry-run', 'only print how many there are, and how much space they take')
     .after(`
