@@ -83,10 +83,13 @@ function planOf(config: Config, cloud: Cloud, { host: named, type, keepGoing = f
   const why = type === undefined ? null : cloudType(cloud.type).typeProblem(type);
   if (why !== null) throw wrongUsage(why);
   const { waitForEnd } = flags;
+  const usual = type ?? cloudType(cloud.type).cheapType;
+  if (usual === null && host === null)
+    throw wrongUsage(`Nobody knows which types cloud ${cloud.name} has.`, 'Name one with --type or --host.');
   return {
     owner: acceptanceOwner(),
     keepGoing,
-    types: type !== undefined ? [type] : (host?.types ?? [cloudType(cloud.type).cheapType]),
+    types: (type === undefined ? host?.types : null) ?? [usual ?? ''],
     spot: host?.spot ?? 'never',
     image: host?.image ?? cloud.usualImage,
     disk: host?.disk ?? usualDisk,
