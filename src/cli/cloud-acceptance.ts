@@ -121,11 +121,17 @@ function sweepOf({ flags }: Session, owner: string, cloud: string): string {
   return `onejob cloud sweep --owner ${owner} --cloud ${cloud} --all${config}`;
 }
 
-const shown = ({ step, result, took, evidence }: AcceptanceStep) => ({ step, result, seconds: Math.round(took / 1000), evidence });
+/** As JSON has a step. */
+export const shown = ({ step, result, took, evidence }: AcceptanceStep) => ({
+  step,
+  result,
+  seconds: Math.round(took / 1000),
+  evidence,
+});
 
 const marks = { ok: '✓', warning: '!', failed: '✗', skipped: '–' } as const;
 
-function lineOf({ step, result, took, evidence }: AcceptanceStep, colors: Session['output']['colors']): string {
+export function lineOf({ step, result, took, evidence }: AcceptanceStep, colors: Session['output']['colors']): string {
   const time = took < 1000 ? '' : ` (${spoken(took)})`;
   return `${marks[result]} ${colors.bold(step)}${time}: ${evidence}`;
 }
