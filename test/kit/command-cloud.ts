@@ -2,6 +2,7 @@
 import { openCommand } from '../../src/clouds/command/cloud.ts';
 import type { CommandConfig } from '../../src/clouds/command/config.ts';
 import type { ProgramEnd, RunProgram } from '../../src/clouds/command/program.ts';
+import { jsonOf } from '../../src/system/json.ts';
 import { handClock } from './core.ts';
 
 interface Held {
@@ -14,6 +15,7 @@ interface Held {
 
 /** A request as the page says it: what the test's program reads of it. */
 interface Asked {
+  readonly version: number;
   readonly verb: string;
   readonly id: string;
   readonly name: string;
@@ -23,6 +25,8 @@ interface Asked {
   readonly tags: Record<string, string>;
   readonly secrets: Record<string, string>;
 }
+
+const verbs = ['check', 'create', 'end', 'list', 'destroy', 'console'];
 
 export const ended = (code: number, stdout = '', stderr = ''): ProgramEnd => ({
   code,
@@ -68,7 +72,7 @@ export function commandWorld({ config = {}, variables = {}, instead = () => null
         return { id };
       }
       case 'end':
-        return { ends: asked.expires };
+        return machines.has(asked.id) ? { ends: asked.expires } : {};
       case 'list':
         return {
           things: [...machines.values()].flatMap(({ id, tags }) =>
@@ -84,11 +88,12 @@ export function commandWorld({ config = {}, variables = {}, instead = () => null
         return {};
     }
   };
-  const run: RunProgram = async (_command, input) => {
-    const asked = JSON.parse(input) as Asked;
+  const run: RunProgram = async ([, verb], input) => {
+    const asked = (jsonOf(input) ?? { verb }) as Asked;
     calls.push(asked);
-    return instead(asked, input) ?? ended(0, JSON.stringify(answer(asked)));
+    const isBad = asked.version !== 1 || !verbs.includes(verb) || (verb === 'destroy' && asked.id === undefined);
+    return instead(asked, input) ?? (isBad ? ended(64) : ended(0, JSON.stringify(answer(asked))));
   };
   const parts = { clock, fetch, log: { error() {}, warn() {}, info() {} }, variables, version: '1.2.3' };
-  return { clock, machines, calls, hooks, run, cloud: openCommand({ ...commandConfig, ...config }, parts, run) };
+  return { clock, machines, calls, hooks, run, parts, cloud: openCommand({ ...commandConfig, ...config }, parts, run) };
 }

@@ -63,7 +63,7 @@ describe('the end', () => {
   test('is what the program confirms', async () => {
     const world = commandWorld();
     const wanted = order(world);
-    expect(await world.cloud.setEnd(wanted, never, signal)).toBe(
+    expect(await world.cloud.setEnd(wanted, await world.cloud.create(wanted, signal), signal)).toBe(
       `/etc/onejob/provider ends it at ${new Date(wanted.expires * 1000).toISOString()}`,
     );
   });
