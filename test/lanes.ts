@@ -45,6 +45,7 @@ const processes = [
   'src/machines/join/{machine,server,tunnel}.test.ts',
   'src/config/{host-places,load}.test.ts',
   'src/runtimes/engine/{call,image,spoken}.test.ts',
+  'src/clouds/command/program.test.ts',
   'src/http/connections.test.ts',
   'src/gpu/{host-facts,kernel-reader,lock,probe,processes,recording,run}.test.ts',
   'src/gpu/{amd,intel}/query.test.ts',

@@ -83,10 +83,13 @@ function planOf(config: Config, cloud: Cloud, { host: named, type, keepGoing = f
   const why = type === undefined ? null : cloudType(cloud.type).typeProblem(type);
   if (why !== null) throw wrongUsage(why);
   const { waitForEnd } = flags;
+  const usual = type ?? cloudType(cloud.type).cheapType;
+  if (usual === null && host === null)
+    throw wrongUsage(`Nobody knows which types cloud ${cloud.name} has.`, 'Name one with --type or --host.');
   return {
     owner: acceptanceOwner(),
     keepGoing,
-    types: type !== undefined ? [type] : (host?.types ?? [cloudType(cloud.type).cheapType]),
+    types: (type === undefined ? host?.types : null) ?? [usual ?? ''],
     spot: host?.spot ?? 'never',
     image: host?.image ?? cloud.usualImage,
     disk: host?.disk ?? usualDisk,
@@ -118,11 +121,17 @@ function sweepOf({ flags }: Session, owner: string, cloud: string): string {
   return `onejob cloud sweep --owner ${owner} --cloud ${cloud} --all${config}`;
 }
 
-const shown = ({ step, result, took, evidence }: AcceptanceStep) => ({ step, result, seconds: Math.round(took / 1000), evidence });
+/** As JSON has a step. */
+export const shown = ({ step, result, took, evidence }: AcceptanceStep) => ({
+  step,
+  result,
+  seconds: Math.round(took / 1000),
+  evidence,
+});
 
 const marks = { ok: '✓', warning: '!', failed: '✗', skipped: '–' } as const;
 
-function lineOf({ step, result, took, evidence }: AcceptanceStep, colors: Session['output']['colors']): string {
+export function lineOf({ step, result, took, evidence }: AcceptanceStep, colors: Session['output']['colors']): string {
   const time = took < 1000 ? '' : ` (${spoken(took)})`;
   return `${marks[result]} ${colors.bold(step)}${time}: ${evidence}`;
 }

@@ -270,7 +270,7 @@ async function hostView(control: Pick<HostControl, 'hosts'>, name: string): Prom
 const sameSignal = 500;
 
 /** Signals of the terminal or of a CI service, in turn: the first one aborts `stop`, the next one `hurry`. */
-export function interrupts({ context }: Session) {
+export function interrupts({ context }: Pick<Session, 'context'>) {
   const [stop, hurry] = [new AbortController(), new AbortController()];
   let first = 0;
   const interrupt = (): void => {

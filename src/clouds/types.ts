@@ -2,9 +2,10 @@
 import { aws } from './aws/type.ts';
 import { azure } from './azure/type.ts';
 import type { CloudType } from './cloud-type.ts';
+import { command } from './command/type.ts';
 import { gcp } from './gcp/type.ts';
 
-export const cloudTypes = [aws, gcp, azure] as const;
+export const cloudTypes = [aws, gcp, azure, command] as const;
 
 export type CloudConfig = NonNullable<ReturnType<(typeof cloudTypes)[number]['resolve']>>;
 

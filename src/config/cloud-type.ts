@@ -14,8 +14,10 @@ export interface CloudType<
   readonly maps: Readonly<Record<string, Keys>>;
   /** Required keys. */
   readonly needs: readonly string[];
-  /** Its cheapest type with a GPU, used if none is named. */
-  readonly cheapType: string;
+  /** Its cheapest type with a GPU, used if none is named; null: nobody knows. */
+  readonly cheapType: string | null;
+  /** Whether a machine can read what onejob leaves for it in the cloud; default: it can. */
+  readonly takesMail?: boolean;
   /** A sentence that says why a type of machine cannot be used, such as for hardware that drivers no longer support; null: it can. */
   typeProblem(type: string): string | null;
   /** ms; longest time until its end that the cloud can hold for a machine. */

@@ -89,6 +89,8 @@ export function checkClouds({ config, written, at }: Checking, known: Types): vo
     for (const type of Object.keys(keys.prices ?? {}))
       if (!keys.types?.includes(type)) at([...path, 'prices', type], 'is not used: "types" does not name it', 'warning');
     if (keys.types?.length === 0) at([...path, 'types'], 'is empty; name a type of machine');
+    if (written.top.join?.through === 'cloud' && cloud !== undefined && cloudType(known, cloud.type).takesMail === false)
+      at([...path, 'cloud'], `is of type ${cloud.type}, whose machines must reach this daemon: write "join.listen" and "join.url"`);
     const { min, max, lifetime, boot } = complete(hostKeys, keys);
     if (min > max) at([...path, 'min'], `is ${min}, more than "max" (${max})`);
     if (boot >= lifetime) at([...path, 'boot'], 'is not shorter than "lifetime": no machine would ever run a job');

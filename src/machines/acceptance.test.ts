@@ -1,9 +1,10 @@
-/** The acceptance of a cloud at each of the three stand-ins, in virtual time. */
+/** The acceptance of a cloud at each of the three stand-ins, and at a program, in virtual time. */
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { awsBench, counted } from '../../test/kit/aws.ts';
 import { azureWorld } from '../../test/kit/azure-cloud.ts';
+import { commandWorld } from '../../test/kit/command-cloud.ts';
 import type { HandClock } from '../../test/kit/core.ts';
 import { gcpWorld } from '../../test/kit/gcp.ts';
 import type { Cloud, Order } from '../ports/cloud.ts';
@@ -72,6 +73,11 @@ const worlds = {
       leftovers: () => [...world.world.groups.keys(), ...world.world.resources.keys()],
     };
   },
+  async command(deathDate: 'cloud' | 'manager-only' = 'cloud') {
+    const world = commandWorld({ config: { deathDate } });
+    world.hooks.console = printed;
+    return { ...world, type: 'gpu-large', leftovers: () => [...world.machines.keys()] };
+  },
 };
 
 interface Given {
@@ -133,17 +139,19 @@ const made = [
   ...['a line on the console', "another owner's sweep", 'destroy', 'gone', 'nothing is left over', 'clean up'],
 ];
 
-describe.each(['aws', 'gcp', 'azure'] as const)('%s', (name) => {
+describe.each(['aws', 'gcp', 'azure', 'command'] as const)('%s', (name) => {
   test('on an account where all is well, each step succeeds and nothing is left', async () => {
     const world = await worlds[name]();
     const result = await accepted(world);
     expect(failed(result)).toEqual([]);
     expect(result.steps.map(({ step }) => step).slice(-made.length)).toEqual(made);
     expect(result.steps.map(({ step }) => step)).toEqual(
-      expect.arrayContaining(['credential', expect.stringMatching(/^permissions?$/), 'image']),
+      // A program says itself what it checks, and no price.
+      expect.arrayContaining(name === 'command' ? ['program'] : ['credential', expect.stringMatching(/^permissions?$/), 'image']),
     );
     expect([result.end, result.left, world.leftovers()]).toEqual(['done', [], []]);
-    expect(result.asked).toEqual([expect.stringMatching(/costs about \$0\.\d\d for at most 30 minutes/)]);
+    expect(result.asked).toEqual([expect.stringMatching(/costs (about \$0\.\d\d|an unknown price) for at most 30 minutes/)]);
+    expect(result.asked[0]?.includes('unknown')).toBe(name === 'command');
     expect(evidence(result, 'tags, read back')).toMatch(/^Right on .*machine/);
     expect(evidence(result, 'the same create call again')).toMatch(/; there is one machine\.$/);
   });

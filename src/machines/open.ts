@@ -20,6 +20,7 @@ import { type Controller, createController } from './controller.ts';
 import { machineEvents } from './events.ts';
 import { MachineJobs, type MachineJobsParts } from './jobs.ts';
 import { Post } from './join/post.ts';
+import type { MachineFile } from './join/protocol.ts';
 import { JoinServer } from './join/server.ts';
 import { type Archive, isOutdated, readArchive, servedFile } from './package.ts';
 import { Clearing } from './registrations.ts';
@@ -185,7 +186,7 @@ class OpenMachines implements Machines {
     return cloudInit({
       ...birth,
       url: join.url,
-      cloud: cloud.type as 'aws' | 'gcp' | 'azure',
+      cloud: cloud.type as MachineFile['cloud'],
       away,
       opengl: host.opengl,
       package: { url: url ?? `${join.url}/cloud/onejob.tgz?run=${birth.run}`, sha256 },

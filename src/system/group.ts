@@ -75,7 +75,7 @@ export function killGroup(group: number): void {
   attempt(() => process.kill(-group, 'SIGKILL'));
 }
 
-interface OwnersCommand {
+export interface OwnersCommand {
   readonly command: readonly [program: string, ...args: string[]];
   readonly env: Record<string, string>;
   /** Its standard input; default: none. */
@@ -89,31 +89,37 @@ interface OwnersCommand {
   readonly background?: boolean;
 }
 
-/** Bytes of output that are kept, the last ones. */
-const mostOutput = 8 * 1024;
 /** ms to wait for the end of a killed command: a driver in trouble may keep it for ever. */
 const patience = 5_000;
 /** ms that a pipe may stay open after the program has ended. */
 const drain = 250;
 
+/** What ended a command, as the end of a sentence; null: it ended with 0. */
+interface CommandEnd {
+  readonly why: string | null;
+  /** null: it did not end by itself. */
+  readonly code: number | null;
+  /** It never ran. */
+  readonly isUnstarted: boolean;
+}
+
 /**
  * Runs a command of the config, with nothing of this process' environment, and kills it with all that it started when its time is
- * over. `why` it failed, as the end of a sentence; null if it ended with 0. Never rejects.
+ * over, or when `take` has had too much of its output. Never rejects.
  */
-export async function runOwners(options: OwnersCommand) {
-  const { env, input, timeout, clock, signal, background = false } = options;
+export async function runGroup(options: OwnersCommand & Pick<Listening, 'take'>): Promise<CommandEnd> {
+  const { env, input, timeout, clock, signal, background = false, take } = options;
   const [program, ...args] = options.command;
-  const notStarted = ({ message }: Error) => ({ why: `${program} cannot be started: ${message}`, output: '' });
+  const notStarted = ({ message }: Error) => ({
+    why: `${program} cannot be started: ${message}`,
+    code: null,
+    isUnstarted: true,
+  });
   const child = startGroup(program, args, env, input === undefined ? 'ignore' : 'pipe');
   if (child instanceof Error) return notStarted(child);
   // It may end without reading its input.
   child.stdin?.on('error', () => {});
   child.stdin?.end(input);
-  let output = Buffer.alloc(0);
-  const take = (data: Buffer): boolean => {
-    output = Buffer.concat([output, data]).subarray(-mostOutput);
-    return true;
-  };
   const whole = listen(child, { clock, limit: timeout, drain: background ? timeout : drain, signal, take });
   const end = await (background ? Promise.race([whole, leftRunning(child, clock, whole)]) : whole);
   if (end instanceof Error) return notStarted(end);
@@ -123,13 +129,28 @@ export async function runOwners(options: OwnersCommand) {
   else if (end !== 'closed' && child.pid !== undefined) (isOver ? killGroup : killFamily)(child.pid);
   let why: string | null = null;
   if (signal.aborted) why = 'onejob is stopping';
+  else if (end === 'cut') why = 'it printed too much';
   else if (end === 'hung' && !isOver) {
     why = `it took longer than ${formatDuration(timeout)} and was killed`;
     using limit = deadline(clock, patience, signal);
     await once(child, 'exit', { signal: limit.signal }).catch(() => {});
   } else if (child.signalCode !== null) why = `it was ended by ${child.signalCode}`;
   else if (child.exitCode !== 0) why = `it exited with ${child.exitCode}`;
-  return { why, output: output.toString() };
+  return { why, code: isOver && end !== 'cut' ? child.exitCode : null, isUnstarted: false };
+}
+
+/** Bytes of output that are kept, the last ones. */
+const mostOutput = 8 * 1024;
+
+/** The same, with the end of what it printed. */
+export async function runOwners(options: OwnersCommand) {
+  let output = Buffer.alloc(0);
+  const take = (data: Buffer): boolean => {
+    output = Buffer.concat([output, data]).subarray(-mostOutput);
+    return true;
+  };
+  const { why, isUnstarted } = await runGroup({ ...options, take });
+  return { why, output: isUnstarted ? '' : output.toString() };
 }
 
 /** Resolves `drain` ms after the end of the program; `continues`: it has ended with 0, and what it left may continue. */

@@ -1,10 +1,10 @@
-/** `cloud` with `check`, `up`, `down`, `list`, `sweep`, `acceptance`, `receipts` and `console`: their options and help. */
+/** `cloud` with `check`, `up`, `down`, `list`, `sweep`, `acceptance`, `check-provider`, `receipts` and `console`: their options and help. */
 import { InvalidArgumentError } from 'commander';
-import { parseDuration } from '../../base/units.ts';
 import type { CloudFlags, SweepFlags } from '../cloud.ts';
 import type { AcceptanceFlags } from '../cloud-acceptance.ts';
 import { addMachineCommands } from './cloud-machine.ts';
-import { type Cli, collect, failed, integer, wrongOrFailed } from './options.ts';
+import { addProviderCommand } from './cloud-provider.ts';
+import { type Cli, collect, duration, failed, integer, wrongOrFailed } from './options.ts';
 
 export function addCloudCommands(program: Cli): void {
   const cloud = program
@@ -22,6 +22,7 @@ See docs/cloud.md.`);
   addHostCommands(cloud);
   addOwnerCommands(cloud);
   addAcceptanceCommand(cloud);
+  addProviderCommand(cloud);
   addRecordCommands(cloud);
   addMachineCommands(cloud);
 }
@@ -158,11 +159,4 @@ function lifetime(text: string): number {
   const ms = duration(text);
   if (ms < 600_000 || ms > 86_400_000) throw new InvalidArgumentError('It must be from 10m to 24h.');
   return ms;
-}
-
-/** ms */
-function duration(text: string): number {
-  const parsed = parseDuration(text);
-  if (!parsed.ok) throw new InvalidArgumentError(`${parsed.why}.`);
-  return parsed.value;
 }

@@ -1,6 +1,7 @@
 /** What the definitions of commands share: the options of every command, and parsers of option values. */
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { hasCode } from '../../base/errors.ts';
+import { parseDuration } from '../../base/units.ts';
 import { exitCodes } from '../exit.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 
@@ -116,4 +117,11 @@ export function configFile(file?: unknown): GlobalFlags {
 /** For options that may be given more than once. */
 export function collect(value: string, before: readonly string[] | undefined): string[] {
   return [...(before ?? []), value];
+}
+
+/** ms */
+export function duration(text: string): number {
+  const parsed = parseDuration(text);
+  if (!parsed.ok) throw new InvalidArgumentError(`${parsed.why}.`);
+  return parsed.value;
 }

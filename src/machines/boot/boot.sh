@@ -215,7 +215,7 @@ case $cloud in
     deny ip6tables FORWARD fd00:ec2::254 || :
     ;;
   # It is the name server, too.
-  gcp) deny iptables DOCKER-USER 169.254.169.254 -p tcp --dport 80 ;;
+  gcp | command) deny iptables DOCKER-USER 169.254.169.254 -p tcp --dport 80 ;;
   azure)
     deny iptables DOCKER-USER 169.254.169.254 -p tcp --dport 80
     deny iptables DOCKER-USER 168.63.129.16 -p tcp --dport 80

@@ -30,6 +30,7 @@ export function interruptionsOf(cloud: MachineFile['cloud'], parts: MetadataPart
   const { clock } = parts;
   const ask = metadataOf(parts);
   switch (cloud) {
+    case 'command':
     case 'none':
       return null;
     case 'aws': {

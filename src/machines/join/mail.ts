@@ -80,6 +80,7 @@ export async function readMail(cloud: MachineFile['cloud'], parts: MetadataParts
     return status === 200 ? text : '';
   };
   switch (cloud) {
+    case 'command':
     case 'none':
       return null;
     case 'aws': {

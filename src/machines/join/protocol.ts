@@ -113,8 +113,8 @@ export const machineFile = z.object({
     .nullable(),
   /** Of no use after the join. */
   token: secretText,
-  /** `none`: a machine of a test, without a metadata service. */
-  cloud: z.enum(['aws', 'gcp', 'azure', 'none']),
+  /** `command`: who knows what its metadata service says. `none`: a machine of a test, without one. */
+  cloud: z.enum(['aws', 'gcp', 'azure', 'command', 'none']),
   /** Whether a shutdown inside the machine ends it for good. Only then does it end itself. */
   guestEnds: z.boolean(),
   /** s without both a job and an answer of the controller, after which it drains itself. */
