@@ -212,6 +212,13 @@ export function isJobsOwn({ code, retry }: Failure): boolean {
   return jobsOwn.has(code) && !retry;
 }
 
+const ofUsers: ReadonlySet<string> = new Set(Object.entries(errorCodes).flatMap(([code, kind]) => (kind === 'user' ? [code] : [])));
+
+/** Whether it stays until somebody changes the config or this host, so no later try and no other job of the pool can pass. */
+export function isOwnersToMend(failure: Failure): boolean {
+  return ofUsers.has(failure.code) && !failure.retry && !isEngineAway(failure) && !isJobsOwn(failure);
+}
+
 /** The system's code for an error, such as `ENOENT`; empty if it has none. */
 export function codeOf(error: unknown): string {
   return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';

@@ -46,6 +46,7 @@ describe('status', () => {
       cancelled: 0,
       code: 0,
       infrastructure: 0,
+      configuration: 0,
       unknown: 0,
       waitMs: null,
       runMs: null,

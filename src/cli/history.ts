@@ -64,9 +64,11 @@ function usualAxes({ service, image, device }: HistoryFlags): readonly HistoryAx
 export function historyTable(by: HistoryAxis, rows: readonly HistoryView[], colors: Colors, width: number | null): string[] {
   const time = (ms: number | null) => (ms === null ? '-' : formatAge(ms));
   const share = (count: number, jobs: number) => `${Math.round((100 * count) / jobs)}%`;
+  // Rare, and the table is wide.
+  const isMisfit = rows.some(({ configuration }) => configuration > 0);
   return titledTable(
-    rows.map(({ value, jobs, code, infrastructure, unknown, waitMs, runMs, longestMs }) => {
-      const failed = code + infrastructure + unknown;
+    rows.map(({ value, jobs, code, infrastructure, configuration, unknown, waitMs, runMs, longestMs }) => {
+      const failed = code + infrastructure + configuration + unknown;
       const text = share(failed, jobs);
       return {
         [by.toUpperCase()]: nameOf(by, value, width),
@@ -74,6 +76,7 @@ export function historyTable(by: HistoryAxis, rows: readonly HistoryView[], colo
         FAILED: failed === 0 ? text : (infrastructure > 0 ? colors.red : colors.yellow)(text),
         'YOUR CODE': String(code),
         INFRASTRUCTURE: infrastructure === 0 ? '0' : colors.red(String(infrastructure)),
+        ...(isMisfit && { CONFIGURATION: String(configuration) }),
         UNKNOWN: String(unknown),
         WAIT: time(waitMs),
         RUN: time(runMs),

@@ -247,6 +247,7 @@ test('jobs and history refuse a pool that neither is there nor was', async () =>
     cancelled: 0,
     code: 0,
     infrastructure: 0,
+    configuration: 0,
     unknown: 0,
     waitMs: null,
     runMs: null,

@@ -256,6 +256,7 @@ const verdictWords: Readonly<Record<VerdictKind, string>> = {
   cancelled: 'cancelled',
   code: 'your code',
   infrastructure: 'infrastructure',
+  configuration: 'configuration',
   unknown: 'unknown',
 };
 

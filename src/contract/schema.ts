@@ -113,6 +113,7 @@ export const historyView = z.object({
   cancelled: z.int(),
   code: z.int(),
   infrastructure: z.int(),
+  configuration: z.int().default(0),
   unknown: z.int(),
   /** Means, ms; null if no times are known. */
   waitMs: z.int().nullable(),

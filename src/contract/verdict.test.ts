@@ -83,7 +83,7 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
     'a host that can give no agent an engine for containers, with limits and an image of its own',
     own(failed('E_NO_CONTAINERS', false), { ownRecipe: true, ownImage: true }),
     healthy,
-    'infrastructure',
+    'configuration',
     'E_NO_CONTAINERS: it failed',
   ],
   [
@@ -241,5 +241,14 @@ it.each<[string, Parameters<typeof deviceEvidence>[0][number], Partial<DeviceEvi
 
 it('names the configuration where a host can never give a pool what it asks for', () => {
   const { kind, why } = judgeEnding(own(failed('E_NO_CONTAINERS', false)), healthy);
-  expect([kind, why]).toEqual(['infrastructure', 'the configuration of its pool does not fit this host']);
+  expect([kind, why]).toEqual(['configuration', 'the configuration of its pool does not fit this host']);
 });
+
+it.each(['E_MOUNT_MISSING', 'E_IMAGE_NOT_FOUND', 'E_IMAGE_DENIED', 'E_NETWORK_UNGUARDED', 'E_RECIPE'])(
+  '%s of what the pool names is for the owner of this host to mend',
+  (one) => {
+    expect(judgeEnding(own(failed(one, false)), healthy).kind).toBe('configuration');
+    expect(judgeEnding(own(failed(one, true)), healthy).kind).toBe('infrastructure');
+    expect(judgeEnding(own(failed(one, false)), fault).kind).toBe('infrastructure');
+  },
+);

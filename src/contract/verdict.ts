@@ -1,15 +1,15 @@
 /**
- * Whose fault the end of a job was: its own code's, the infrastructure's, or unknown. Pure. Unknown is an answer; a wrong one is
- * not, so whatever could have either cause is unknown.
+ * Whose fault the end of a job was: its own code's, the infrastructure's, the configuration's, or unknown. Pure. Unknown is an answer;
+ * a wrong one is not, so whatever could have either cause is unknown.
  */
 
 import { constants } from 'node:os';
-import { type ErrorCode, isEngineAway, isJobsOwn } from '../base/errors.ts';
+import { type ErrorCode, isEngineAway, isJobsOwn, isOwnersToMend } from '../base/errors.ts';
 import { formatBytes, formatDuration } from '../base/units.ts';
 import type { FailedIn, Outcome } from '../core/job-end.ts';
 import { type Exit, type JobResult, stoppedWithJob } from '../core/slot.ts';
 
-export const verdictKinds = ['passed', 'cancelled', 'code', 'infrastructure', 'unknown'] as const;
+export const verdictKinds = ['passed', 'cancelled', 'code', 'infrastructure', 'configuration', 'unknown'] as const;
 export type VerdictKind = (typeof verdictKinds)[number];
 
 /** What the ends of jobs are compared by. */
@@ -97,11 +97,12 @@ function judgeResult(ending: Ending): Verdict {
     case 'unstartable': {
       const { failure } = result;
       const own = failure.code === 'E_JOB_REQUEST' || (ending.ownImage && imageCodes.has(failure.code));
-      // With a recipe of its own, a limit, a volume or the pool may be at fault; so may be anybody if its files cannot be put into it.
-      const isAway = isEngineAway(failure) || awayCodes.has(failure.code);
-      const isEithers = (ending.ownRecipe || isJobsOwn(failure)) && !isAway;
-      const kind = own ? 'code' : isEithers ? 'unknown' : 'infrastructure';
+      // As with an Engine that is away: something is not there that every job of the pool needs, whatever it asks for.
       const isUnfit = ['E_NO_CONTAINERS', 'E_OCI_RUNTIME'].includes(failure.code);
+      const isAway = isEngineAway(failure) || isUnfit || failure.code === 'E_REGISTRY_UNREACHABLE';
+      // With a recipe of its own, a limit, a volume or the pool may be at fault; so may be anybody if its files cannot be put into it.
+      const isEithers = (ending.ownRecipe || isJobsOwn(failure)) && !isAway;
+      const kind = own ? 'code' : isEithers ? 'unknown' : isOwnersToMend(failure) ? 'configuration' : 'infrastructure';
       const why = isUnfit ? 'the configuration of its pool does not fit this host' : 'the job could not be started';
       return { kind, why, evidence: [`${failure.code}: ${failure.message}`] };
     }
@@ -116,9 +117,6 @@ function limitText({ timeLimit = null }: Ending): string {
 
 /** Faults of an image on any host. */
 const imageCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_IMAGE_NOT_FOUND', 'E_NO_SHELL']);
-
-/** As with an Engine that is away: somebody or something is not there that every job of the pool needs, whatever it asks for. */
-const awayCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_REGISTRY_UNREACHABLE', 'E_NO_CONTAINERS', 'E_OCI_RUNTIME']);
 
 /** Signals that others than the job may send; it raises the rest itself, such as SEGV. */
 const sent: ReadonlySet<string> = new Set(['HUP', 'INT', 'QUIT', 'KILL', 'USR1', 'USR2', 'TERM', 'STOP', 'PWR']);

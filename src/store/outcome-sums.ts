@@ -26,6 +26,7 @@ const sums = z.object({
   cancelled: z.int(),
   code: z.int(),
   infrastructure: z.int(),
+  configuration: z.int(),
   unknown: z.int(),
   waits: z.int(),
   wait: z.int(),

@@ -35,6 +35,7 @@ it.each<[string, Ending, 'works' | 'fails' | 'nothing']>([
   ['SIGSEGV', own({ kind: 'signal', signal: 'SIGSEGV' }), 'nothing'],
   ['a lost agent', own({ kind: 'lost', reason: 'its sandbox was removed by someone else' }), 'fails'],
   ['a job that could not be started', own(unstartable('E_GATE')), 'fails'],
+  ['an image that does not exist', own(unstartable('E_IMAGE_NOT_FOUND')), 'fails'],
   ['a request that could not be fulfilled', own(unstartable('E_JOB_REQUEST')), 'nothing'],
   ['nobody knows', own(null), 'nothing'],
   ['passed, as its service says', reported('passed'), 'works'],

@@ -74,6 +74,7 @@ export function imageEvidence({ result, exit }: Ending, { kind, why }: Pick<Verd
     case 'code':
       return end?.kind === 'reported' || (end?.kind === 'code' && !notRun.has(end.code)) ? { works: true, why } : null;
     case 'infrastructure':
+    case 'configuration':
       // Not a card that failed under it.
       return end?.kind === 'lost' || end?.kind === 'unstartable' ? { works: false, why } : null;
     case 'unknown':

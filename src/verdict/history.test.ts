@@ -8,7 +8,7 @@ import { endedJobs, jobHistory, searchedAtOnce } from './history.ts';
 const everything: HistoryQuery = { by: 'pool', pool: null, service: null, image: null, device: null, since: null, until: null };
 
 function sums(value: string, jobs: number, more: Partial<OutcomeSums> = {}): OutcomeSums {
-  const none = { passed: jobs, cancelled: 0, code: 0, infrastructure: 0, unknown: 0 };
+  const none = { passed: jobs, cancelled: 0, code: 0, infrastructure: 0, configuration: 0, unknown: 0 };
   return { value, jobs, ...none, waits: 0, wait: 0, runs: 0, run: 0, longest: 0, ...more };
 }
 

@@ -70,7 +70,10 @@ export function jobHistory(outcomes: Pick<OutcomeTable, 'sums'>, query: HistoryQ
   const limit = isTime ? timesAtMost : valuesAtMost;
   const rows = outcomes.sums({ axis: by, pool, only: onlyOf(query), since, until, limit }).map(rowOf);
   if (isTime) return rows.toSorted((a, b) => Number(a.value) - Number(b.value));
-  const share = ({ jobs, infrastructure, unknown, code }: HistoryView) => [infrastructure / jobs, (unknown + code) / jobs];
+  const share = ({ jobs, infrastructure, configuration, unknown, code }: HistoryView) => [
+    infrastructure / jobs,
+    (configuration + unknown + code) / jobs,
+  ];
   return rows.toSorted((a, b) => compare(share(b), share(a)) || (a.value < b.value ? -1 : 1));
 }
 

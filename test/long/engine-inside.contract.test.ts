@@ -9,6 +9,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Recipe } from '../../src/ports/runtime.ts';
 import { engineUsers } from '../../src/runtimes/docker/engine-program.ts';
 import { WithEngines } from '../../src/runtimes/docker/with-engines.ts';
+import { uidOf } from '../../src/runtimes/uids.ts';
 import { anOwner, recipe } from '../kit/docker-runtime.ts';
 import { type ContractSubject, runtimeContract, specOf } from '../kit/runtime-contract/contract.ts';
 import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
@@ -52,7 +53,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('engines of
     await rm(dir, { recursive: true, force: true });
   }, 120_000);
 
-  test('an untrusted job has no id of a trusted one, neither in its sandbox nor in its containers, and its own volumes of images', async () => {
+  test('a job has ids that no other one has, in its sandbox and in its containers, and those of the other trust their own volumes of images', async () => {
     const dir = await mkdtemp(join(tmpdir(), 'oje-'));
     const owner = anOwner(engine.socket);
     const runtime = new WithEngines(await owner.make(), dir);
@@ -73,8 +74,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('engines of
       expect([await shell.ended, said]).toEqual([0, expect.any(String)]);
       const file = join(engine.dataRoot, 'volumes', await workspaceOf(spec.agent), '_data/given');
       const { uid } = statSync(file);
-      await runtime.remove(spec.agent);
-      return { said, uid };
+      return { agent: spec.agent, said, uid };
     };
     const workspaceOf = async (agent: string) => {
       const filters = JSON.stringify({ label: [`onejob.agent=${agent}`] });
@@ -84,13 +84,21 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('engines of
       return found?.Mounts.find(({ Destination }) => Destination === '/workspace')?.Name ?? '';
     };
     const mapFrom = (first: number) => ` 0 ${first} 1\n 1 ${first + 1} 65536\n`;
-    for (const [untrusted, { first }] of [
-      [false, engineUsers.trusted],
-      [true, engineUsers.untrusted],
-    ] as const) {
-      const { said, uid } = await lookAs({ image, ready, ...(untrusted && { untrusted }) });
-      expect(said).toContain(`${mapFrom(first)}${mapFrom(first)}`);
-      expect(uid).toBe(first);
+    const range = engineUsers.untrusted.first - engineUsers.trusted.first;
+    const given: number[] = [];
+    const agents: string[] = [];
+    for (const untrusted of [false, true, false]) {
+      const { agent, said, uid } = await lookAs({ image, ready, ...(untrusted && { untrusted }) });
+      expect(said).toContain(`${mapFrom(uid)}${mapFrom(uid)}`);
+      expect(((uid - engineUsers.trusted.first) / range) % 2).toBe(untrusted ? 1 : 0);
+      expect(await uidOf(join(dir, agent))).toBe(uid);
+      given.push(uid);
+      agents.push(agent);
+    }
+    expect(new Set([...given, engineUsers.trusted.first, engineUsers.untrusted.first]).size).toBe(5);
+    for (const agent of agents) {
+      await runtime.remove(agent);
+      expect(await uidOf(join(dir, agent))).toBe(null);
     }
     const volumes = readdirSync(join(engine.dataRoot, 'volumes')).filter((name) => name.includes(owner.owner));
     expect(volumes.map((name) => name.replace(/-\w{12}$/, '')).sort()).toEqual(

@@ -109,7 +109,19 @@ export function device(n: number, more: Partial<Device> = {}): Device {
 
 function line(value: string, jobs: number, code: number, infrastructure: number, unknown = 0, cancelled = 1): HistoryView {
   const passed = jobs - code - infrastructure - unknown - cancelled;
-  return { value, jobs, passed, cancelled, code, infrastructure, unknown, waitMs: 94_000, runMs: 1_310_000, longestMs: 9_000_000 };
+  return {
+    value,
+    jobs,
+    passed,
+    cancelled,
+    code,
+    infrastructure,
+    configuration: 0,
+    unknown,
+    waitMs: 94_000,
+    runMs: 1_310_000,
+    longestMs: 9_000_000,
+  };
 }
 
 /** Of some days or hours until now: quiet nights and weekends, a bad afternoon, and durations that follow the load. */

@@ -19,7 +19,7 @@ import { cpusNear } from '../../gpu/topology.ts';
 import { archOf } from '../../images/request.ts';
 import type { Runtime } from '../../ports/runtime.ts';
 import { gateNodes } from '../../runtimes/devices.ts';
-import { isAgentUid } from '../../runtimes/process/uids.ts';
+import { isAgentUid } from '../../runtimes/uids.ts';
 import type { Store } from '../../store/store.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import { isUnused, type Pool } from '../loop/pool.ts';

@@ -55,7 +55,7 @@ export const definitions = {
   onejob_jobs_total: {
     type: 'counter',
     labels: ['pool', 'service', 'verdict'],
-    help: 'Ended jobs by whose fault their end was: `passed`, `cancelled`, `code`, `infrastructure` or `unknown`.',
+    help: 'Ended jobs by whose fault their end was: `passed`, `cancelled`, `code`, `infrastructure`, `configuration` or `unknown`.',
   },
   onejob_job_wait_seconds: { type: 'histogram', labels: ['pool'], buckets: ofJobs, help: 'How long ended jobs had waited.' },
   onejob_job_run_seconds: { type: 'histogram', labels: ['pool'], buckets: ofJobs, help: 'How long ended jobs ran.' },

@@ -124,6 +124,7 @@ describe('jobs', () => {
       'cancelled',
       'code',
       'infrastructure',
+      'configuration',
       'unknown',
     ]);
   });

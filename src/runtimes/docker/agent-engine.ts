@@ -9,9 +9,9 @@ import { deadline, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import type { LogChunk, LogPosition, SandboxSeen } from '../../ports/runtime.ts';
 import { usualLimits } from '../engine/call.ts';
+import type { ContainerAnswer } from '../engine/engine.ts';
 import { DockerRuntime } from './docker.ts';
 import { delegate, groupOf, hasReachedLimit } from './engine-group.ts';
-import type { EngineUser } from './engine-program.ts';
 import { outside } from './own-engine.ts';
 import { keepExit, keptExit } from './own-exit.ts';
 import { followOwnLog } from './own-log.ts';
@@ -167,16 +167,21 @@ export class AgentEngine {
   }
 
   /** Lets its user divide the control group among the containers of its job, as far as this host and its user allow that. */
-  async delegate({ first }: EngineUser): Promise<void> {
-    const group = await this.#within((signal) => this.#group(signal)).catch(() => null);
-    if (group !== null) await delegate(group, first).catch(() => {});
+  async delegate(): Promise<void> {
+    const container = await this.#within((signal) => this.#container(signal)).catch(() => null);
+    const group = container === null ? null : await groupOf(container.Id, container.State.Pid);
+    if (container !== null && group !== null) await delegate(group, outside({ uid: 0, gid: 0 }, container).uid).catch(() => {});
+  }
+
+  async #container(signal: AbortSignal): Promise<ContainerAnswer | null> {
+    const { containers, engine } = this.#outer.parts;
+    const id = containers.recall(this.#agent);
+    return id === null ? null : engine.inspect(id, signal);
   }
 
   /** The control group of its container; null if it cannot be seen. */
   async #group(signal: AbortSignal): Promise<string | null> {
-    const { containers, engine } = this.#outer.parts;
-    const id = containers.recall(this.#agent);
-    const container = id === null ? null : await engine.inspect(id, signal);
+    const container = await this.#container(signal);
     return container === null ? null : groupOf(container.Id, container.State.Pid);
   }
 

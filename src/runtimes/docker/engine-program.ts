@@ -18,6 +18,8 @@ export const inEngine = {
   exit: 'exit',
   /** What jobs know as `/var/run/docker.sock`. */
   docker: '/run/docker.sock',
+  /** There once the users of the container have ids of their own. */
+  mapped: '/run/mapped',
   storage: '/var/lib/engine',
   images: '/var/lib/images',
   /** Images that jobs have from the start, if their pool names some. */
@@ -26,7 +28,10 @@ export const inEngine = {
   limiting: '/usr/local/lib/onejob',
 } as const;
 
-/** A user of the image, which runs the engines in a container. `first`: its id on the host, which is user 0 inside; all others follow. */
+/**
+ * A user of the image, which runs the engines in a container. `first`: its id on the host, which is user 0 inside; all others follow. That
+ * of the image owns what agents share; an agent has another one (`own-ids.ts`) where this host allows it.
+ */
 export interface EngineUser {
   readonly name: string;
   readonly first: number;
@@ -68,10 +73,13 @@ exec dockerd "$@" -H fd:// --log-level warn --data-root ${inEngine.storage}/dock
 /** In the program's words: `Socket` hands over a socket as systemd does, as descriptor 3. rootlesskit uses that one itself. */
 export const engineProgram = String.raw`
 use strict; use warnings; use POSIX (); use Socket;
-my ($mirrors, $user) = @ENV{qw(MIRRORS ENGINE_USER)};
+my ($mirrors, $user, $first) = @ENV{qw(MIRRORS ENGINE_USER ENGINE_FIRST)};
 # Docker makes a volume that somebody has removed anew, and empty.
 die "somebody has removed the volume with the images of its pool\n" if -d '${inEngine.ready}' && !-e '${inEngine.ready}/complete';
 my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam $user or die "the image has no user for the engine\n";
+# The manager gives it ids of its own from outside ("own-ids.ts").
+select undef, undef, undef, 0.005 until $uid == $first || -e '${inEngine.mapped}';
+$uid = $gid = $first;
 sub listening {
   my ($path, $owner, $mask) = @_;
   socket(my $socket, AF_UNIX, SOCK_STREAM, 0) or die "socket: $!\n";

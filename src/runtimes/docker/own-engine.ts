@@ -35,6 +35,8 @@ export const engineHost = () => ({
 const need = { memory: 256 * 2 ** 20, pids: 512 };
 
 export const userLabel = 'onejob.user';
+/** The first of the ids of its users on the host. Engines of older versions have no such label. */
+const firstLabel = 'onejob.ids';
 
 /** The user of the image of engines that a recipe wants. */
 export const userFor = ({ containers }: Pick<Recipe, 'containers'>): EngineUser =>
@@ -43,7 +45,7 @@ export const userFor = ({ containers }: Pick<Recipe, 'containers'>): EngineUser 
 /** A user of the sandbox in such a container, as this host knows it. */
 export function outside({ uid, gid }: Owner, { Config }: Pick<ContainerAnswer, 'Config'>): Owner {
   const isUntrusted = Config.Labels?.[userLabel] === engineUsers.untrusted.name;
-  const { first } = engineUsers[isUntrusted ? 'untrusted' : 'trusted'];
+  const first = Number(Config.Labels?.[firstLabel] ?? engineUsers[isUntrusted ? 'untrusted' : 'trusted'].first);
   return { uid: first + uid, gid: first + gid };
 }
 
@@ -64,7 +66,8 @@ interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineSt
 export function engineBody(spec: SandboxSpec, context: EngineContext) {
   const { recipe } = spec;
   const mirrors = (recipe.containers?.mirrors ?? []).map((mirror) => `--registry-mirror ${mirror}`);
-  const all = { ...sandboxLabels(spec, context), [userLabel]: context.user.name };
+  const { name: user, first } = context.user;
+  const all = { ...sandboxLabels(spec, context), [userLabel]: user, [firstLabel]: String(first) };
   const volume = (Target: string) => ({ Type: 'volume', Target, VolumeOptions: { Labels: all } });
   const node = ({ from, to }: Bind) => ({ PathOnHost: from, PathInContainer: to, CgroupPermissions: 'rw' });
   const devices = [...context.cards.nodes.map(node), ...(context.others.Devices ?? [])];
@@ -74,7 +77,7 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
     Entrypoint: ['perl', '-e', engineProgram],
     Cmd: [spec.agent, ...devices.map(({ PathInContainer }) => PathInContainer)],
     // It asks the Engine for no card: that one's tools would mount into its /proc.
-    Env: Object.entries({ ...noGrant.env, MIRRORS: mirrors.join(' '), ENGINE_USER: context.user.name }).map(
+    Env: Object.entries({ ...noGrant.env, MIRRORS: mirrors.join(' '), ENGINE_USER: user, ENGINE_FIRST: first }).map(
       ([name, value]) => `${name}=${value}`,
     ),
     WorkingDir: '/',

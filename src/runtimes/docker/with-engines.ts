@@ -30,6 +30,7 @@ import type {
 } from '../../ports/runtime.ts';
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
+import { freeLostUids, freeUidOf } from '../uids.ts';
 import { AgentEngine } from './agent-engine.ts';
 import { gateEnded } from './attach.ts';
 import { writeCards } from './cards-inside.ts';
@@ -42,7 +43,8 @@ import { inEngine } from './engine-program.ts';
 import { JobImages } from './job-images.ts';
 import type { LearnWants } from './learning.ts';
 import { lastWords } from './logs.ts';
-import { engineBody, outside, specInside, userFor } from './own-engine.ts';
+import { engineBody, outside, specInside } from './own-engine.ts';
+import { mapIds, OwnIds, type Unmapped } from './own-ids.ts';
 import { makeOwnLog } from './own-log.ts';
 import { dockerFingerprint, prepareRefusal, verifyFolders, verifyStart } from './prepare.ts';
 import { putWorkspace } from './workspace.ts';
@@ -72,6 +74,7 @@ export class WithEngines implements Runtime {
   readonly #folder: string;
   readonly #wants: EngineWants;
   readonly #images: JobImages;
+  readonly #ids = new OwnIds();
   readonly #engines = new Map<AgentId, AgentEngine>();
   readonly #events: RuntimeEvent[] = [];
   readonly #waiters = new Waiters();
@@ -121,6 +124,7 @@ export class WithEngines implements Runtime {
       ...found,
       fine('containers', 'Pools may use containers: its kernel lets their engines make user namespaces.'),
       fine('containers', single),
+      ...this.#ids.findings(),
       ...this.#images.findings(),
     ];
   }
@@ -152,7 +156,7 @@ export class WithEngines implements Runtime {
       const from = { imageId: maker, ready: await this.#images.ready(spec, maker, progress, signal) };
       const name = await store.ensure(image.id, maker, progress, signal);
       const engine = await this.#start(spec, from, progress, signal);
-      await engine.delegate(userFor(recipe));
+      await engine.delegate();
       await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
       void engine.watch();
       return made;
@@ -205,16 +209,20 @@ export class WithEngines implements Runtime {
     await this.#outer.remove(agent);
     this.#engines.get(agent)?.close();
     this.#engines.delete(agent);
-    if (existsSync(this.#folderOf(agent))) await removeTree(this.#folderOf(agent));
+    if (!existsSync(this.#folderOf(agent))) return;
+    await removeTree(this.#folderOf(agent));
+    await freeUidOf(this.#folderOf(agent));
   }
 
   async list(signal: AbortSignal): Promise<SandboxSeen[]> {
     const folders = await readdir(this.#folder).catch((): string[] => []);
-    if (!this.#isSwept) await this.#images.sweep();
+    const isFirst = !this.#isSwept;
+    if (isFirst) await this.#images.sweep();
     this.#isSwept = true;
     const seen = await this.#outer.list(signal);
     const there = new Set(seen.map(({ agent }) => agent));
     for (const agent of folders) if (!there.has(agent) && !this.#engines.has(agent)) await removeTree(this.#folderOf(agent));
+    if (isFirst) await freeLostUids(this.#folder);
     return Promise.all(seen.map((sandbox) => this.#seen(sandbox)));
   }
 
@@ -292,7 +300,8 @@ export class WithEngines implements Runtime {
     if (cards.own.length > 0) await writeCards(folder, cards);
     const nodes = spec.devices.filter(({ vendor }) => vendor !== 'nvidia');
     const { host: others } = await devices.grant({ ...spec, devices: nodes }, signal);
-    const { user, volume: store } = this.#images.storeOf(spec.recipe);
+    const { user: shared, volume: store } = this.#images.storeOf(spec.recipe);
+    const user = await this.#ids.claim(spec.pool, shared, folder);
     const body = engineBody(spec, { owner, boot, engineStart, network, ...from, folder, user, store, cards, others });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
@@ -304,6 +313,7 @@ export class WithEngines implements Runtime {
     signal.throwIfAborted();
     const waiting = new AbortController();
     const watcher = watch(folder, { signal: waiting.signal });
+    let unmapped: Unmapped | null = null;
     try {
       const socket = new Promise<boolean>((resolve) => watcher.on('change', () => existsSync(path) && resolve(true)));
       await engine.start(id).catch((error: unknown) => {
@@ -311,6 +321,18 @@ export class WithEngines implements Runtime {
       });
       exits.sawAlive([id]);
       await verifyStart(this.#outer.parts, spec, engineStart, signal);
+      const pid = user === shared ? 0 : ((await engine.inspect(id, signal))?.State.Pid ?? 0);
+      const volumes = [inEngine.images, ...(from.ready === null ? [] : [inEngine.ready])];
+      const mounts = { mounts: spec.recipe.mounts, volumes };
+      unmapped = pid === 0 ? null : await mapIds(shared, user, { id, pid }, mounts, signal);
+      // One that has ended was not refused anything.
+      if (unmapped?.isRefused === true && (await engine.inspect(id, signal))?.State.Running === true) {
+        this.#ids.share(spec.pool, unmapped.why);
+        await this.remove(agent);
+        return await this.#start(spec, from, progress, signal);
+      }
+      // It waits for its ids.
+      if (unmapped !== null) await engine.kill(id, 'KILL');
       const ended = engine.ended(id, AbortSignal.any([signal, waiting.signal])).then(() => false);
       ended.catch(() => {});
       if (await Promise.race([socket, ended])) {
@@ -321,7 +343,7 @@ export class WithEngines implements Runtime {
     } finally {
       waiting.abort();
     }
-    const said = await lastWords(engine, id, signal);
+    const said = (await lastWords(engine, id, signal)) || (unmapped?.why ?? '');
     const why = `the engine for its containers ended at once${said && `: ${said}`}`;
     throw new OnejobError('E_ENGINE_FAILED', `Cannot start agent ${spec.name}: ${why.replace(/\.$/, '')}.`, {
       hint: 'Type "onejob doctor" to check the Engine, and see docs/job-containers.md for what such an engine needs.',

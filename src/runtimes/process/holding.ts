@@ -16,6 +16,7 @@ import type { AgentId } from '../../core/slot.ts';
 import type { Holding, RunningShell, ShellSpec } from '../../ports/runtime.ts';
 import { markVariable } from '../../system/process-identity.ts';
 import { placedOf } from '../mounts.ts';
+import { keepUid } from '../uids.ts';
 import { makeCgroups } from './cgroup.ts';
 import { type Intent, intentOf, requireIntent } from './folder.ts';
 import type { ProcessHost } from './host.ts';
@@ -24,7 +25,6 @@ import { checkFolders, checkRecipe, confined, grantDevices, type SandboxPlace } 
 import { isInstalled, pipes, searchPath } from './programs.ts';
 import { type Inside, type StartedSandbox, verifyInside } from './release.ts';
 import { emptySandbox } from './remove.ts';
-import { keepUid } from './uids.ts';
 
 export class ProcessHolding implements Holding {
   readonly #host: ProcessHost;

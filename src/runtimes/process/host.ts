@@ -11,6 +11,7 @@ import { mountOf } from '../../system/mountinfo.ts';
 import { bootId, inheritedDescriptors, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { systemClock } from '../../system/system-clock.ts';
+import { firstUid } from '../uids.ts';
 import { bubblewrapFix, hostMounts, probeBubblewrap } from './bubblewrap.ts';
 import { type Cgroups, findCgroups } from './cgroup.ts';
 import { type Intent, type Layout, layout } from './folder.ts';
@@ -18,7 +19,6 @@ import { probeNetwork } from './network.ts';
 import { isInstalled, searchPath } from './programs.ts';
 import { filterLoader, seccompFilter } from './seccomp.ts';
 import { openTrials, type Trial, type Trials, trialLimit, wasLate } from './trials.ts';
-import { firstUid } from './uids.ts';
 
 export interface ProcessRuntimeOptions {
   readonly owner: string;

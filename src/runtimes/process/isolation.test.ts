@@ -22,10 +22,10 @@ import type { Exit } from '../../core/slot.ts';
 import type { Recipe, Runtime } from '../../ports/runtime.ts';
 import { allPids, readOr } from '../../system/process-identity.ts';
 import { frame, MarkerFilter, readyMarker } from '../gate.ts';
+import { firstUid } from '../uids.ts';
 import { probeBubblewrap } from './bubblewrap.ts';
 import { findCgroups } from './cgroup.ts';
 import { createProcessRuntime } from './process.ts';
-import { firstUid } from './uids.ts';
 
 const never = new AbortController().signal;
 const root = process.getuid?.() === 0;

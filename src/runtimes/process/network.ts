@@ -16,9 +16,9 @@ import { defaultRoute } from '../../system/default-route.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
 import { allPids, childrenOf, killPid, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
+import { firstUid } from '../uids.ts';
 import { isInstalled, searchPath } from './programs.ts';
 import { type Trial, trialLimit, wasLate } from './trials.ts';
-import { firstUid } from './uids.ts';
 
 /** Address at which a sandbox asks the host's resolver, where that is one on the host's loopback. */
 const resolver = '169.254.1.1';

@@ -14,6 +14,7 @@ import { isFound } from '../../system/real-path.ts';
 import { capsOf, gateNodes, nodesOf, openFilesForDevices, readMigMinors, visibleDevices } from '../devices.ts';
 import { gateScript } from '../gate.ts';
 import { placedOf } from '../mounts.ts';
+import { claimUid } from '../uids.ts';
 import { accounts, asUser, bubblewrapArgs } from './bubblewrap.ts';
 import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
 import { type Intent, makeFolder } from './folder.ts';
@@ -22,7 +23,6 @@ import { networkFile, networkScript, uplink } from './network.ts';
 import { searchPath } from './programs.ts';
 import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
-import { claimUid } from './uids.ts';
 
 /** Of a sandbox made by bubblewrap: the folders of this host that it must have, as JSON. */
 export const placedFile = 'placed';

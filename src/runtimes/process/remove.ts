@@ -23,11 +23,11 @@ import {
 } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { unfinished } from '../first-look.ts';
+import { freeLostUids, freeUid, isAgentUid, uidClaims, uidOf } from '../uids.ts';
 import { killCgroups, killFile, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
 import { carriersOf, doomed, firstProcessOf, type Intent, readIntent, supervisorOf } from './folder.ts';
 import type { ProcessHost } from './host.ts';
 import { searchPath } from './programs.ts';
-import { freeLostUids, freeUid, isAgentUid, uidClaims, uidOf } from './uids.ts';
 
 /** ms that killed processes may take to end. */
 const killTimeout = 5_000;

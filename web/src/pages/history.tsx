@@ -11,6 +11,7 @@ import { Clock } from '../parts/time.tsx';
 import { historyHref } from '../route.ts';
 import type { HistoryView, Job } from '../views.ts';
 import type { Names } from '../words/names.ts';
+import { kinds } from '../words/over-time.ts';
 import { failuresText, standsOut, worstFirst } from '../words/stands-out.ts';
 import { formatAge, plain, plural } from '../words/text.ts';
 import { endReason, jobOrigin, jobState, otherImages, verdictLabels } from '../words/words.ts';
@@ -57,7 +58,7 @@ export function HistoryPage({ filter }: { readonly filter: Filter }) {
   );
 }
 
-const verdicts = ['passed', 'code', 'infrastructure', 'unknown', 'cancelled'] as const;
+const verdicts = ['passed', 'code', 'infrastructure', 'configuration', 'unknown', 'cancelled'] as const;
 
 /** Images to choose from: the ones with most jobs. Others are behind their bars, or in an address. */
 const imagesOffered = 50;
@@ -242,7 +243,7 @@ function Bar({ line, texts: [main, ...others], name, odd, href }: BarProps) {
 function Legend() {
   return (
     <ul className="legend" aria-label="Parts of a bar">
-      {(['infrastructure', 'unknown', 'code', 'cancelled', 'passed'] as const).map((kind) => (
+      {kinds.map((kind) => (
         <li key={kind}>
           <svg viewBox="0 0 10 10" aria-hidden="true">
             <rect className={`share-${kind}`} width="10" height="10" />
@@ -256,16 +257,10 @@ function Legend() {
 
 /** Drawn as SVG, whose widths are attributes and not styles. */
 function Share({ line }: { readonly line: HistoryView }) {
-  const parts = [
-    ['infrastructure', line.infrastructure],
-    ['unknown', line.unknown],
-    ['code', line.code],
-    ['cancelled', line.cancelled],
-    ['passed', line.passed],
-  ] as const;
   let x = 0;
   const shapes: ReactNode[] = [];
-  for (const [kind, count] of parts) {
+  for (const kind of kinds) {
+    const count = line[kind];
     const width = (100 * count) / Math.max(1, line.jobs);
     if (count > 0) shapes.push(<rect key={kind} className={`share-${kind}`} x={x} y={0} width={width} height={10} />);
     x += width;

@@ -9,6 +9,7 @@ const row = (value: number, jobs: number) => ({
   cancelled: 0,
   code: 0,
   infrastructure: 0,
+  configuration: 0,
   unknown: 0,
   waitMs: 1_000,
   runMs: 2_000,

@@ -8,7 +8,14 @@ export type Step = 'hour' | 'day';
 export const stepMs: Readonly<Record<Step, number>> = { hour: 3_600_000, day: 86_400_000 };
 
 /** From the bottom of a bar upwards: what is bad stands on the ground, where heights can be compared. */
-export const kinds = ['infrastructure', 'unknown', 'code', 'cancelled', 'passed'] as const satisfies readonly Kind[];
+export const kinds = [
+  'infrastructure',
+  'configuration',
+  'unknown',
+  'code',
+  'cancelled',
+  'passed',
+] as const satisfies readonly Kind[];
 
 export type Bucket = Omit<HistoryView, 'value'> & {
   /** Its start, ms since the epoch. */
@@ -26,6 +33,7 @@ const nothing = {
   cancelled: 0,
   code: 0,
   infrastructure: 0,
+  configuration: 0,
   unknown: 0,
   waitMs: null,
   runMs: null,

@@ -19,8 +19,8 @@ export function standsOut(lines: readonly HistoryView[]): ReadonlySet<string> {
 }
 
 /** A card is judged by what may be its fault; a pool or an image by everything that failed in it, as in `onejob history`. */
-function judged(by: string, { code, infrastructure, unknown }: HistoryView): number {
-  return by === 'device' ? infrastructure : code + infrastructure + unknown;
+function judged(by: string, { code, infrastructure, configuration, unknown }: HistoryView): number {
+  return by === 'device' ? infrastructure : code + infrastructure + configuration + unknown;
 }
 
 /** By the share that `failuresText` begins with, then by infrastructure failures, then by jobs. */
@@ -32,12 +32,13 @@ export function worstFirst(by: string) {
 
 /** The main number first, such as `3 of 7 failed (43%)`, then the others that are not 0. */
 export function failuresText(line: HistoryView, by: string): [main: string, ...others: string[]] {
-  const { jobs, code, infrastructure, unknown } = line;
+  const { jobs, code, infrastructure, configuration, unknown } = line;
   const isDevice = by === 'device';
   const main = judged(by, line);
-  const failed = code + infrastructure + unknown;
+  const failed = code + infrastructure + configuration + unknown;
   const others: [count: number, word: string][] = [
     isDevice ? [failed, 'failed in all'] : [infrastructure, 'infrastructure'],
+    [configuration, 'configuration'],
     [code, 'your code'],
     [unknown, 'unknown'],
   ];

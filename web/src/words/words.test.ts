@@ -245,6 +245,7 @@ test('a card stands out by three times the share of the others, and not by chanc
     value,
     jobs,
     infrastructure,
+    configuration: 0,
     passed: 0,
     cancelled: 0,
     code: 0,
@@ -267,6 +268,7 @@ test('failures of a pool are counted as its history counts them, those of a devi
     cancelled: 1,
     code: 2,
     infrastructure: 1,
+    configuration: 0,
     unknown: 1,
     waitMs: null,
     runMs: null,
@@ -275,6 +277,8 @@ test('failures of a pool are counted as its history counts them, those of a devi
   expect(failuresText(line, 'pool')).toEqual(['4 of 8 failed (50%)', '1 infrastructure', '2 your code', '1 unknown']);
   expect(failuresText(line, 'device')).toEqual(['1 of 8 infrastructure (13%)', '4 failed in all', '2 your code', '1 unknown']);
   const fine = { ...line, passed: 8, cancelled: 0, code: 0, infrastructure: 0, unknown: 0 };
+  const misfit = { ...line, unknown: 0, configuration: 1 };
+  expect(failuresText(misfit, 'pool')).toEqual(['4 of 8 failed (50%)', '1 infrastructure', '1 configuration', '2 your code']);
   expect(failuresText(fine, 'image')).toEqual(['0 of 8 failed (0%)']);
   expect(failuresText(fine, 'device')).toEqual(['0 of 8 infrastructure (0%)']);
   const idle = { ...line, value: 'b', infrastructure: 0, code: 5, unknown: 0 };

@@ -33,6 +33,7 @@ export const verdictWords: Readonly<Record<Verdict['kind'], Said>> = {
   cancelled: { word: 'cancelled', tone: 'off' },
   code: { word: 'your code', tone: 'warn' },
   infrastructure: { word: 'infrastructure', tone: 'bad' },
+  configuration: { word: 'configuration', tone: 'bad' },
   unknown: { word: 'unknown', tone: 'calm' },
 };
 
@@ -45,6 +46,7 @@ export const verdictLabels: Readonly<Record<Verdict['kind'], string>> = {
   cancelled: verdictWords.cancelled.word,
   code: verdictWords.code.word,
   infrastructure: verdictWords.infrastructure.word,
+  configuration: verdictWords.configuration.word,
   unknown: verdictWords.unknown.word,
 };
 
@@ -150,6 +152,7 @@ export function verdictSentence(job: Job): string {
     cancelled: 'It was cancelled',
     code: 'It failed by its own code',
     infrastructure: 'It failed by the infrastructure, not by its code',
+    configuration: 'It failed by the configuration of this host, not by its code',
     unknown: 'It failed, and it is unknown whether by its code or by the infrastructure',
   };
   // The head says that already.
