@@ -13,6 +13,7 @@ import type { Device } from '../../gpu/inventory.ts';
 import { createKernelLog, type KernelLog } from '../../gpu/kernel-reader.ts';
 import { createLocks, type DeviceLocks, lockDirectory } from '../../gpu/lock.ts';
 import { createProbe, type Probe } from '../../gpu/probe.ts';
+import { readText } from '../../gpu/pci.ts';
 import { hostFault } from '../../gpu/proof.ts';
 import { createRunner, type ToolRunner, vendorFolders } from '../../gpu/run.ts';
 import { cpusNear } from '../../gpu/topology.ts';
@@ -22,8 +23,9 @@ import { gateNodes } from '../../runtimes/devices.ts';
 import { isAgentUid } from '../../runtimes/process/uids.ts';
 import type { Store } from '../../store/store.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
-import { isUnused, type Pool } from '../loop/pool.ts';
+import { isUnused, type Pool, poolOf, type SlotDevices } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
+import { BenchmarkCpus } from './benchmark-cpus.ts';
 import { nextDemand, type WaitingForDevices } from './demands.ts';
 import { Reservations } from './device-reservations.ts';
 import { DeviceUses } from './device-use.ts';
@@ -70,6 +72,10 @@ export class DeviceManager {
   readonly reservations: Reservations;
   readonly use: DeviceUses;
   readonly views: DeviceViews;
+  /** What the loop asks about its slots. */
+  readonly slotDevices: SlotDevices;
+  /** null if no pool is for measurements. */
+  readonly #cpus: BenchmarkCpus | null;
   /** People's requests. */
   readonly requests: DeviceRequests;
   readonly proofs: Store['proofs'];
@@ -114,6 +120,11 @@ export class DeviceManager {
     const recheck = (uuid: DeviceId, signal: AbortSignal): Promise<DeviceCheck> => this.verifier.recheck(uuid, signal);
     const shared = { clock, log, store, registry, slots, bootId, owner, groupsOf, recheck };
     this.registry = registry;
+    this.#cpus = pools.some(({ benchmark }) => benchmark !== undefined) ? this.#createCpus() : null;
+    this.slotDevices = {
+      ...registry.slotDevices,
+      heldBack: (key) => registry.slotDevices.heldBack(key) ?? (this.#isMeasuring(key) ? this.#whyNot(key) : null),
+    };
     this.views = createDeviceViews({ registry, use: this.use }, slots);
     this.watch = new DeviceWatch({
       ...shared,
@@ -125,6 +136,7 @@ export class DeviceManager {
         idle: (look, devices) => this.verifier.idle(look, devices),
         looked: (inventory) => {
           this.use.looked(inventory);
+          void this.#cpus?.update();
           parts.fingerprints.looked(inventory);
         },
         hold: (why) => this.#hold(why),
@@ -217,12 +229,59 @@ export class DeviceManager {
   slotChanged(slot: Slot): void {
     this.registry.slotChanged(slot);
     this.use.slotChanged(slot);
+    if (this.#isHere(slot)) this.#cpus?.slotChanged(slot);
+  }
+
+  /** The only CPUs for a sandbox of this host that is made now; null: all. `numa`: near its devices. */
+  async cpusFor({ key, devices }: Slot, agent: AgentId, numa: boolean): Promise<string | null> {
+    const near = numa && devices.length > 0 ? await this.#cpusNear(devices) : null;
+    return this.#cpus === null ? near : this.#cpus.take(key, agent, near);
   }
 
   /** CPUs of the NUMA nodes of these devices; null where the host does not tell. */
-  cpusNear(devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> {
-    const pciIds = devices.map(({ pciId }) => pciId);
+  #cpusNear(devices: readonly DeviceId[]): Promise<string | null> {
+    const pciIds = devices.map((uuid) => this.registry.device(uuid)?.pciId ?? null);
     return cpusNear(pciIds, this.#at('sys'));
+  }
+
+  #createCpus(): BenchmarkCpus {
+    const { reconciler } = this.#parts;
+    return new BenchmarkCpus({
+      slots: () => reconciler.slots.filter((slot) => this.#isHere(slot)),
+      measuring: () =>
+        this.registry.partition.slots.flatMap(({ key, pool, devices }) => {
+          const { benchmark } = this.#parts.pools.find(({ name }) => name === pool) ?? {};
+          return benchmark === undefined ? [] : [{ key, devices: devices.map(({ uuid }) => uuid), cpus: benchmark.cpus }];
+        }),
+      hasOthers: () =>
+        reconciler.pools.some(
+          ({ config, runtime }) =>
+            config.benchmark === undefined && config.agents !== 0 && runtime.capabilities.grants === 'host',
+        ),
+      near: (devices) => this.#cpusNear(devices),
+      online: () => readText(join(this.#at('sys'), 'devices/system/cpu/online')),
+      post: (key, event) => reconciler.post(key, event),
+      changed: () => this.#replanMeasuring(),
+    });
+  }
+
+  #isHere({ runtime }: Slot): boolean {
+    return this.#parts.runtime(runtime).capabilities.grants === 'host';
+  }
+
+  #isMeasuring(key: string): boolean {
+    return this.#parts.pools.find(({ name }) => name === poolOf(key))?.benchmark !== undefined;
+  }
+
+  /** Why a slot for measurements must not start now; null if it may. */
+  #whyNot(key: string): string | null {
+    return this.#cpus?.whyNot(key) ?? null;
+  }
+
+  #replanMeasuring(): void {
+    const { reconciler } = this.#parts;
+    if (this.#isClosed) return;
+    for (const pool of reconciler.pools) if (pool.config.benchmark !== undefined) reconciler.replanAll(pool);
   }
 
   /** For `doctor`: what is wrong with this host, and what pools cannot get here, according to the last look. */

@@ -142,7 +142,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
   for (const one of [held, caches, reconciler, dispatcher, registrations, images, fingerprints]) opened.defer(() => one.close());
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
-  restoreSlots({ ...parts, reconciler, devices: deviceManager?.registry.slotDevices ?? withoutDevices });
+  restoreSlots({ ...parts, reconciler, devices: deviceManager?.slotDevices ?? withoutDevices });
   const holds = new Holds({ clock, store, reconciler });
   holds.restore();
   writeProved(parts, () => store.provedImages.keepOnly(pools.map(({ name }) => name)));
