@@ -14,7 +14,9 @@ test('true is all that it needs, with one whole card of NVIDIA', async () => {
 });
 
 test('a map says more, and false is as without', async () => {
-  const { config, errors } = await load('benchmark: { cpus: "8-15", clock: 1410, cool_to: 45, cool_wait: 5m }, devices: { count: 1 }');
+  const { config, errors } = await load(
+    'benchmark: { cpus: "8-15", clock: 1410, cool_to: 45, cool_wait: 5m }, devices: { count: 1 }',
+  );
   expect(errors).toEqual([]);
   expect(config.pools[0]?.benchmark).toEqual({ cpus: '8-15', clock: 1410, cool_to: 45, cool_wait: 300_000 });
   expect((await load('benchmark: false, devices: 1')).config.pools[0]?.benchmark).toBeUndefined();

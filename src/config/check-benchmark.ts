@@ -16,5 +16,9 @@ export function checkBenchmark(pool: PoolConfig, { sound, inPool }: Checking): v
     refuse(`"vendor" is ${devices.vendor}, and onejob measures only cards of NVIDIA; remove "benchmark"`);
   if (!standby) refuse('"standby" is false, so other pools would use the card between two jobs; remove one of the two');
   if (benchmark.cpus !== null && agents !== 1)
-    inPool(pool, ['benchmark', 'cpus'], `is set, but "agents" is ${agents}: they would share these CPUs; give each a pool of its own`);
+    inPool(
+      pool,
+      ['benchmark', 'cpus'],
+      `is set, but "agents" is ${agents}: they would share these CPUs; give each a pool of its own`,
+    );
 }

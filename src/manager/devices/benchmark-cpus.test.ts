@@ -26,7 +26,9 @@ beforeEach(() => {
     near: async ([uuid = '']) => near[uuid] ?? null,
     online: async () => online,
     post: (key, event) => void posted.push([key, event]),
-    changed: () => void (changes += 1),
+    changed: () => {
+      changes += 1;
+    },
   });
 });
 
@@ -83,7 +85,10 @@ test('two that are near the same CPUs do not share them', async () => {
 });
 
 test('what was made before ends if it has no job, and else is waited for', async () => {
-  slots = slots.map((slot) => ({ ...slot, standby: { kind: 'standby', agent: `${slot.key}s`, reserved: null, fingerprint: '', since: 0 } }));
+  slots = slots.map((slot) => ({
+    ...slot,
+    standby: { kind: 'standby', agent: `${slot.key}s`, reserved: null, fingerprint: '', since: 0 },
+  }));
   isBusy('ci/1', 'old');
   await cpus.update();
   expect(posted).toEqual([
@@ -106,7 +111,9 @@ test('an idle agent of before is told to end, also one that becomes idle later',
 
 test('a card with other CPUs makes everything anew, and the same one nothing', async () => {
   await cpus.take('ci/1', 'a', null);
-  slots = slots.map((slot) => (slot.key === 'ci/1' ? { ...slot, standby: { kind: 'preparing', agent: 'a', reserved: null, since: 0 } } : slot));
+  slots = slots.map((slot) =>
+    slot.key === 'ci/1' ? { ...slot, standby: { kind: 'preparing', agent: 'a', reserved: null, since: 0 } } : slot,
+  );
   await cpus.update();
   expect(posted).toEqual([]);
   wanted = [{ key: 'bench/1', devices: ['GPU-1'], cpus: null }];

@@ -9,7 +9,11 @@ interface BenchmarkCpusParts {
   /** Slots whose sandboxes this host places. */
   readonly slots: () => readonly Slot[];
   /** Slots for measurements with their devices; `cpus`: what config says. */
-  readonly measuring: () => readonly { readonly key: string; readonly devices: readonly DeviceId[]; readonly cpus: string | null }[];
+  readonly measuring: () => readonly {
+    readonly key: string;
+    readonly devices: readonly DeviceId[];
+    readonly cpus: string | null;
+  }[];
   /** Whether pools of this host need CPUs that are not for measurements. */
   readonly hasOthers: () => boolean;
   /** null where the host does not tell. */

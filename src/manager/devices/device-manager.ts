@@ -6,14 +6,14 @@ import type { Log } from '../../base/log.ts';
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig, RepairCommand } from '../../config/config.ts';
 import { choiceFindings } from '../../config/device-findings.ts';
+import type { VarianceView } from '../../contract/variance.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type AgentId, type DeviceId, emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
 import { type EngineFacts, readHostFacts } from '../../gpu/host-facts.ts';
-import type { Device } from '../../gpu/inventory.ts';
 import { createKernelLog, type KernelLog } from '../../gpu/kernel-reader.ts';
 import { createLocks, type DeviceLocks, lockDirectory } from '../../gpu/lock.ts';
-import { createProbe, type Probe } from '../../gpu/probe.ts';
 import { readText } from '../../gpu/pci.ts';
+import { createProbe, type Probe } from '../../gpu/probe.ts';
 import { hostFault } from '../../gpu/proof.ts';
 import { createRunner, type ToolRunner, vendorFolders } from '../../gpu/run.ts';
 import { cpusNear } from '../../gpu/topology.ts';
@@ -113,7 +113,13 @@ export class DeviceManager {
       say: ({ message }) => log.warn('kernel log', { reason: message }),
     });
     const slots = (): readonly Slot[] => reconciler.slots;
-    this.use = new DeviceUses({ clock, slots, runner: this.#tools, isLooking: () => this.#probe.isLooking });
+    this.use = new DeviceUses({
+      clock,
+      slots,
+      runner: this.#tools,
+      isLooking: () => this.#probe.isLooking,
+      isMeasuring: (key) => this.#isMeasuring(key),
+    });
     const registry = this.#openRegistry();
     const { bootId, owner } = store;
     const groupsOf = (slot: Slot, agent: AgentId): readonly string[] => parts.runtime(slot.runtime).groupsOf(agent);
@@ -232,6 +238,11 @@ export class DeviceManager {
     if (this.#isHere(slot)) this.#cpus?.slotChanged(slot);
   }
 
+  /** How the card was during the agent's measurement; null: it is none, or the card was not asked. */
+  varianceOf(_key: string, agent: AgentId): VarianceView | null {
+    return this.use.varianceOf(agent, []);
+  }
+
   /** The only CPUs for a sandbox of this host that is made now; null: all. `numa`: near its devices. */
   async cpusFor({ key, devices }: Slot, agent: AgentId, numa: boolean): Promise<string | null> {
     const near = numa && devices.length > 0 ? await this.#cpusNear(devices) : null;
@@ -255,8 +266,7 @@ export class DeviceManager {
         }),
       hasOthers: () =>
         reconciler.pools.some(
-          ({ config, runtime }) =>
-            config.benchmark === undefined && config.agents !== 0 && runtime.capabilities.grants === 'host',
+          ({ config, runtime }) => config.benchmark === undefined && config.agents !== 0 && runtime.capabilities.grants === 'host',
         ),
       near: (devices) => this.#cpusNear(devices),
       online: () => readText(join(this.#at('sys'), 'devices/system/cpu/online')),

@@ -6,6 +6,7 @@
 
 import { randomBytes } from 'node:crypto';
 import { toFailure } from '../../base/errors.ts';
+import type { VarianceView } from '../../contract/variance.ts';
 import { type Action, type AgentId, isEmpty, type Slot } from '../../core/slot.ts';
 import { LogFollowers } from '../../logs/followers.ts';
 import type { LogFolder } from '../../logs/log-file.ts';
@@ -70,6 +71,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
   // It calls what is made below, once there are slots.
   const reconciler: Reconciler = createReconciler(parts, nameOf, {
     act: (key, action) => dispatcher.start(key, action),
+    variance: (key, agent) => deviceManager?.varianceOf(key, agent) ?? null,
     replanning: (pool) => deviceManager?.registry.demandChanged(pool),
     changed: (before, after) => {
       deviceManager?.slotChanged(after);
@@ -183,6 +185,7 @@ function createReconciler(
   nameOf: (key: string) => string,
   above: {
     readonly act: (key: string, action: Action) => void;
+    readonly variance: (key: string, agent: AgentId) => VarianceView | null;
     readonly replanning: (pool: string | null) => void;
     readonly changed: (before: Slot, after: Slot) => void;
   },
@@ -201,7 +204,8 @@ function createReconciler(
         const image = runtime.capabilities.images ? config.recipe.image : null;
         const { memory } = config.recipe;
         const about = { pool: config.name, image, memory, name: nameOf(after.key), wall: clock.wall() };
-        writeHistory(before, after, changes, store, about);
+        const variance = (agent: AgentId) => above.variance(after.key, agent);
+        writeHistory(before, after, changes, store, { ...about, variance });
       },
     },
     act: above.act,
