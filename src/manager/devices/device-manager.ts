@@ -1,10 +1,11 @@
 /** Puts together everything about devices, only if a pool asks for devices: on other hosts no GPU tool ever runs. */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { attempt, toFailure } from '../../base/errors.ts';
 import type { Finding } from '../../base/finding.ts';
 import type { Log } from '../../base/log.ts';
 import { fits } from '../../config/conditions.ts';
-import type { PoolConfig, RepairCommand } from '../../config/config.ts';
+import type { BenchmarkConfig, PoolConfig, RepairCommand } from '../../config/config.ts';
 import { choiceFindings } from '../../config/device-findings.ts';
 import type { VarianceView } from '../../contract/variance.ts';
 import type { Clock } from '../../core/clock.ts';
@@ -25,6 +26,8 @@ import type { Store } from '../../store/store.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import { isUnused, type Pool, poolOf, type SlotDevices } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
+import { ClockLocks } from './benchmark-clocks.ts';
+import { Cooling } from './benchmark-cooling.ts';
 import { BenchmarkCpus } from './benchmark-cpus.ts';
 import { nextDemand, type WaitingForDevices } from './demands.ts';
 import { Reservations } from './device-reservations.ts';
@@ -76,6 +79,10 @@ export class DeviceManager {
   readonly slotDevices: SlotDevices;
   /** null if no pool is for measurements. */
   readonly #cpus: BenchmarkCpus | null;
+  readonly #cooling: Cooling | null;
+  readonly #clocks: ClockLocks;
+  readonly #startedAt: number;
+  readonly #closed = new AbortController();
   /** People's requests. */
   readonly requests: DeviceRequests;
   readonly proofs: Store['proofs'];
@@ -126,7 +133,10 @@ export class DeviceManager {
     const recheck = (uuid: DeviceId, signal: AbortSignal): Promise<DeviceCheck> => this.verifier.recheck(uuid, signal);
     const shared = { clock, log, store, registry, slots, bootId, owner, groupsOf, recheck };
     this.registry = registry;
-    this.#cpus = pools.some(({ benchmark }) => benchmark !== undefined) ? this.#createCpus() : null;
+    const isBench = pools.some(({ benchmark }) => benchmark !== undefined);
+    this.#cpus = isBench ? this.#createCpus() : null;
+    this.#cooling = isBench ? this.#createCooling() : null;
+    this.#clocks = new ClockLocks({ clock, runner: this.#tools, known: registry.known });
     this.slotDevices = {
       ...registry.slotDevices,
       heldBack: (key) => registry.slotDevices.heldBack(key) ?? (this.#isMeasuring(key) ? this.#whyNot(key) : null),
@@ -143,6 +153,7 @@ export class DeviceManager {
         looked: (inventory) => {
           this.use.looked(inventory);
           void this.#cpus?.update();
+          this.#cooling?.check();
           parts.fingerprints.looked(inventory);
         },
         hold: (why) => this.#hold(why),
@@ -162,6 +173,13 @@ export class DeviceManager {
       quarantine: this.quarantine,
       isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
       isStopping: () => reconciler.stopping,
+      clocks: {
+        lock: async ({ key, devices: [uuid] }, agent, signal) => {
+          const mhz = this.#benchmarkOf(key)?.clock ?? null;
+          if (mhz !== null && uuid !== undefined) await this.#clocks.lock(uuid, agent, mhz, signal);
+        },
+        reset: (uuid, signal) => this.#clocks.reset(uuid, signal),
+      },
       missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, this.#at('dev')))),
     });
     this.reservations = new Reservations({
@@ -236,11 +254,19 @@ export class DeviceManager {
     this.registry.slotChanged(slot);
     this.use.slotChanged(slot);
     if (this.#isHere(slot)) this.#cpus?.slotChanged(slot);
+    if (this.#isMeasuring(slot.key)) this.#cooling?.slotChanged(slot);
   }
 
   /** How the card was during the agent's measurement; null: it is none, or the card was not asked. */
-  varianceOf(_key: string, agent: AgentId): VarianceView | null {
-    return this.use.varianceOf(agent, []);
+  varianceOf({ key, devices, agent: lane }: Slot, agent: AgentId): VarianceView | null {
+    if (!this.#isMeasuring(key)) return null;
+    const locked = this.registry.known.get(devices[0] ?? '')?.locked ?? null;
+    const isAdopted = 'since' in lane && lane.since < this.#startedAt;
+    return this.use.varianceOf(agent, [
+      ...(locked === null ? [] : [`its clock was locked at ${locked.mhz} MHz`]),
+      ...(isAdopted ? ['onejob was restarted meanwhile, and knows nothing of the time before'] : []),
+      ...[this.#cooling?.noteOf(key) ?? []].flat(),
+    ]);
   }
 
   /** The only CPUs for a sandbox of this host that is made now; null: all. `numa`: near its devices. */
@@ -275,17 +301,46 @@ export class DeviceManager {
     });
   }
 
+  #createCooling(): Cooling {
+    const { clock, log, reconciler } = this.#parts;
+    const { known, slotDevices } = this.registry;
+    return new Cooling({
+      clock,
+      log,
+      use: this.use,
+      slots: () =>
+        reconciler.slots.flatMap((slot) => {
+          const benchmark = this.#benchmarkOf(slot.key);
+          return benchmark === undefined ? [] : [{ slot, benchmark }];
+        }),
+      device: (key) => (slotDevices.heldBack(key) === null ? (slotDevices.of(key)?.[0] ?? null) : null),
+      idle: (uuid) => known.get(uuid)?.idleTemperature ?? null,
+      learn: (uuid, idleTemperature) => {
+        const device = known.get(uuid);
+        // It is learnt again if it cannot be written.
+        if (device !== undefined) attempt(() => known.save([{ ...device, idleTemperature }]));
+      },
+      cooled: (key) => {
+        if (!this.#isClosed && reconciler.slot(key) !== undefined) reconciler.replan(key);
+      },
+    });
+  }
+
   #isHere({ runtime }: Slot): boolean {
     return this.#parts.runtime(runtime).capabilities.grants === 'host';
   }
 
   #isMeasuring(key: string): boolean {
-    return this.#parts.pools.find(({ name }) => name === poolOf(key))?.benchmark !== undefined;
+    return this.#benchmarkOf(key) !== undefined;
+  }
+
+  #benchmarkOf(key: string): BenchmarkConfig | undefined {
+    return this.#parts.pools.find(({ name }) => name === poolOf(key))?.benchmark;
   }
 
   /** Why a slot for measurements must not start now; null if it may. */
   #whyNot(key: string): string | null {
-    return this.#cpus?.whyNot(key) ?? null;
+    return this.#cpus?.whyNot(key) ?? this.#cooling?.whyNot(key) ?? null;
   }
 
   #replanMeasuring(): void {
@@ -316,8 +371,25 @@ export class DeviceManager {
     return [...host, ...choiceFindings({ pools }, inventory)];
   }
 
+  /** Sets back clocks that an earlier manager has locked for agents that are gone. No card is given to anybody before a look. */
+  async #resetClocks(): Promise<void> {
+    const { log, reconciler } = this.#parts;
+    const isAlive = (agent: AgentId): boolean => {
+      const lane = reconciler.slotOf(agent)?.agent;
+      return lane !== undefined && lane.kind !== 'free' && lane.kind !== 'proving' && lane.agent === agent;
+    };
+    for (const { uuid, agent } of this.#clocks.left) {
+      if (isAlive(agent)) continue;
+      await this.verifier.resetClocks(uuid, this.#closed.signal).catch((error: unknown) => {
+        if (!this.#isClosed) log.error('failed to set clocks back', { device: uuid, reason: toFailure(error).message });
+      });
+    }
+  }
+
   /** Looks once, then regularly. */
   async start(): Promise<void> {
+    await this.#resetClocks();
+    if (this.#isClosed) return;
     await this.watch.start();
     if (this.#isClosed) return;
     const { log, pools } = this.#parts;
@@ -331,6 +403,8 @@ export class DeviceManager {
   /** `leave`: agents keep running, and keep their locks. */
   close(leave: boolean): void {
     this.#isClosed = true;
+    this.#closed.abort();
+    this.#cooling?.close();
     this.quarantine.close();
     this.#repair.close();
     this.reservations.close();

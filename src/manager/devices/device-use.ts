@@ -32,6 +32,8 @@ interface DeviceUseParts {
   readonly slots: () => readonly Slot[];
   /** Whether the slot's jobs are measurements. Default: none is. */
   readonly isMeasuring?: (key: string) => boolean;
+  /** Called after each answer of the tool. */
+  readonly measured?: () => void;
 }
 
 /** ms between two samples, until the first one, until the tool is tried again, and for which somebody who asked counts. */
@@ -156,6 +158,7 @@ export class DeviceUses {
     const uses = code === 0 && !hung ? readUse(output) : new Map<DeviceId, DeviceUse>();
     if (uses.size === 0) this.#pausedUntil = clock.now() + tryAgain;
     this.#take(uses, true);
+    this.#parts.measured?.();
   }
 
   #take(uses: ReadonlyMap<DeviceId, DeviceUse>, measured: boolean): void {

@@ -71,7 +71,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
   // It calls what is made below, once there are slots.
   const reconciler: Reconciler = createReconciler(parts, nameOf, {
     act: (key, action) => dispatcher.start(key, action),
-    variance: (key, agent) => deviceManager?.varianceOf(key, agent) ?? null,
+    variance: (slot, agent) => deviceManager?.varianceOf(slot, agent) ?? null,
     replanning: (pool) => deviceManager?.registry.demandChanged(pool),
     changed: (before, after) => {
       deviceManager?.slotChanged(after);
@@ -185,7 +185,7 @@ function createReconciler(
   nameOf: (key: string) => string,
   above: {
     readonly act: (key: string, action: Action) => void;
-    readonly variance: (key: string, agent: AgentId) => VarianceView | null;
+    readonly variance: (before: Slot, agent: AgentId) => VarianceView | null;
     readonly replanning: (pool: string | null) => void;
     readonly changed: (before: Slot, after: Slot) => void;
   },
@@ -204,7 +204,7 @@ function createReconciler(
         const image = runtime.capabilities.images ? config.recipe.image : null;
         const { memory } = config.recipe;
         const about = { pool: config.name, image, memory, name: nameOf(after.key), wall: clock.wall() };
-        const variance = (agent: AgentId) => above.variance(after.key, agent);
+        const variance = (agent: AgentId) => above.variance(before, agent);
         writeHistory(before, after, changes, store, { ...about, variance });
       },
     },
@@ -260,7 +260,8 @@ async function openDevices(
   fingerprints: Fingerprints,
 ): Promise<DeviceManager | null> {
   const pools = config.pools.filter((pool) => pool.devices.count !== 0);
-  if (pools.length === 0) return null;
+  // Clocks of a pool that the config no longer has must be set back.
+  if (pools.length === 0 && store.devices.all().every(({ locked }) => locked == null)) return null;
   const { DeviceManager: Devices } = await import('../devices/device-manager.ts');
   return new Devices({
     clock,
