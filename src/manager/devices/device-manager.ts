@@ -1,34 +1,28 @@
 /** Puts together everything about devices, only if a pool asks for devices: on other hosts no GPU tool ever runs. */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { attempt, toFailure } from '../../base/errors.ts';
 import type { Finding } from '../../base/finding.ts';
 import type { Log } from '../../base/log.ts';
 import { fits } from '../../config/conditions.ts';
-import type { BenchmarkConfig, PoolConfig, RepairCommand } from '../../config/config.ts';
+import type { PoolConfig, RepairCommand } from '../../config/config.ts';
 import { choiceFindings } from '../../config/device-findings.ts';
-import type { VarianceView } from '../../contract/variance.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type AgentId, type DeviceId, emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
 import { type EngineFacts, readHostFacts } from '../../gpu/host-facts.ts';
 import { createKernelLog, type KernelLog } from '../../gpu/kernel-reader.ts';
 import { createLocks, type DeviceLocks, lockDirectory } from '../../gpu/lock.ts';
-import { readText } from '../../gpu/pci.ts';
 import { createProbe, type Probe } from '../../gpu/probe.ts';
 import { hostFault } from '../../gpu/proof.ts';
 import { createRunner, type ToolRunner, vendorFolders } from '../../gpu/run.ts';
-import { cpusNear } from '../../gpu/topology.ts';
 import { archOf } from '../../images/request.ts';
 import type { Runtime } from '../../ports/runtime.ts';
 import { gateNodes } from '../../runtimes/devices.ts';
 import { isAgentUid } from '../../runtimes/process/uids.ts';
 import type { Store } from '../../store/store.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
-import { isUnused, type Pool, poolOf, type SlotDevices } from '../loop/pool.ts';
+import { isUnused, type Pool } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
-import { ClockLocks } from './benchmark-clocks.ts';
-import { Cooling } from './benchmark-cooling.ts';
-import { BenchmarkCpus } from './benchmark-cpus.ts';
+import { Benchmarks } from './benchmarks.ts';
 import { nextDemand, type WaitingForDevices } from './demands.ts';
 import { Reservations } from './device-reservations.ts';
 import { DeviceUses } from './device-use.ts';
@@ -75,14 +69,7 @@ export class DeviceManager {
   readonly reservations: Reservations;
   readonly use: DeviceUses;
   readonly views: DeviceViews;
-  /** What the loop asks about its slots. */
-  readonly slotDevices: SlotDevices;
-  /** null if no pool is for measurements. */
-  readonly #cpus: BenchmarkCpus | null;
-  readonly #cooling: Cooling | null;
-  readonly #clocks: ClockLocks;
-  readonly #startedAt: number;
-  readonly #closed = new AbortController();
+  readonly benchmarks: Benchmarks;
   /** People's requests. */
   readonly requests: DeviceRequests;
   readonly proofs: Store['proofs'];
@@ -125,22 +112,16 @@ export class DeviceManager {
       slots,
       runner: this.#tools,
       isLooking: () => this.#probe.isLooking,
-      isMeasuring: (key) => this.#isMeasuring(key),
+      isMeasuring: (key) => this.benchmarks.isMeasuring(key),
+      measured: () => this.benchmarks.measured(),
     });
     const registry = this.#openRegistry();
+    this.benchmarks = new Benchmarks({ ...parts, registry, use: this.use, runner: this.#tools, sys: this.#at('sys') });
     const { bootId, owner } = store;
     const groupsOf = (slot: Slot, agent: AgentId): readonly string[] => parts.runtime(slot.runtime).groupsOf(agent);
     const recheck = (uuid: DeviceId, signal: AbortSignal): Promise<DeviceCheck> => this.verifier.recheck(uuid, signal);
     const shared = { clock, log, store, registry, slots, bootId, owner, groupsOf, recheck };
     this.registry = registry;
-    const isBench = pools.some(({ benchmark }) => benchmark !== undefined);
-    this.#cpus = isBench ? this.#createCpus() : null;
-    this.#cooling = isBench ? this.#createCooling() : null;
-    this.#clocks = new ClockLocks({ clock, runner: this.#tools, known: registry.known });
-    this.slotDevices = {
-      ...registry.slotDevices,
-      heldBack: (key) => registry.slotDevices.heldBack(key) ?? (this.#isMeasuring(key) ? this.#whyNot(key) : null),
-    };
     this.views = createDeviceViews({ registry, use: this.use }, slots);
     this.watch = new DeviceWatch({
       ...shared,
@@ -152,8 +133,7 @@ export class DeviceManager {
         idle: (look, devices) => this.verifier.idle(look, devices),
         looked: (inventory) => {
           this.use.looked(inventory);
-          void this.#cpus?.update();
-          this.#cooling?.check();
+          this.benchmarks.looked();
           parts.fingerprints.looked(inventory);
         },
         hold: (why) => this.#hold(why),
@@ -173,13 +153,7 @@ export class DeviceManager {
       quarantine: this.quarantine,
       isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
       isStopping: () => reconciler.stopping,
-      clocks: {
-        lock: async ({ key, devices: [uuid] }, agent, signal) => {
-          const mhz = this.#benchmarkOf(key)?.clock ?? null;
-          if (mhz !== null && uuid !== undefined) await this.#clocks.lock(uuid, agent, mhz, signal);
-        },
-        reset: (uuid, signal) => this.#clocks.reset(uuid, signal),
-      },
+      clocks: this.benchmarks,
       missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, this.#at('dev')))),
     });
     this.reservations = new Reservations({
@@ -253,100 +227,7 @@ export class DeviceManager {
   slotChanged(slot: Slot): void {
     this.registry.slotChanged(slot);
     this.use.slotChanged(slot);
-    if (this.#isHere(slot)) this.#cpus?.slotChanged(slot);
-    if (this.#isMeasuring(slot.key)) this.#cooling?.slotChanged(slot);
-  }
-
-  /** How the card was during the agent's measurement; null: it is none, or the card was not asked. */
-  varianceOf({ key, devices, agent: lane }: Slot, agent: AgentId): VarianceView | null {
-    if (!this.#isMeasuring(key)) return null;
-    const locked = this.registry.known.get(devices[0] ?? '')?.locked ?? null;
-    const isAdopted = 'since' in lane && lane.since < this.#startedAt;
-    return this.use.varianceOf(agent, [
-      ...(locked === null ? [] : [`its clock was locked at ${locked.mhz} MHz`]),
-      ...(isAdopted ? ['onejob was restarted meanwhile, and knows nothing of the time before'] : []),
-      ...[this.#cooling?.noteOf(key) ?? []].flat(),
-    ]);
-  }
-
-  /** The only CPUs for a sandbox of this host that is made now; null: all. `numa`: near its devices. */
-  async cpusFor({ key, devices }: Slot, agent: AgentId, numa: boolean): Promise<string | null> {
-    const near = numa && devices.length > 0 ? await this.#cpusNear(devices) : null;
-    return this.#cpus === null ? near : this.#cpus.take(key, agent, near);
-  }
-
-  /** CPUs of the NUMA nodes of these devices; null where the host does not tell. */
-  #cpusNear(devices: readonly DeviceId[]): Promise<string | null> {
-    const pciIds = devices.map((uuid) => this.registry.device(uuid)?.pciId ?? null);
-    return cpusNear(pciIds, this.#at('sys'));
-  }
-
-  #createCpus(): BenchmarkCpus {
-    const { reconciler } = this.#parts;
-    return new BenchmarkCpus({
-      slots: () => reconciler.slots.filter((slot) => this.#isHere(slot)),
-      measuring: () =>
-        this.registry.partition.slots.flatMap(({ key, pool, devices }) => {
-          const { benchmark } = this.#parts.pools.find(({ name }) => name === pool) ?? {};
-          return benchmark === undefined ? [] : [{ key, devices: devices.map(({ uuid }) => uuid), cpus: benchmark.cpus }];
-        }),
-      hasOthers: () =>
-        reconciler.pools.some(
-          ({ config, runtime }) => config.benchmark === undefined && config.agents !== 0 && runtime.capabilities.grants === 'host',
-        ),
-      near: (devices) => this.#cpusNear(devices),
-      online: () => readText(join(this.#at('sys'), 'devices/system/cpu/online')),
-      post: (key, event) => reconciler.post(key, event),
-      changed: () => this.#replanMeasuring(),
-    });
-  }
-
-  #createCooling(): Cooling {
-    const { clock, log, reconciler } = this.#parts;
-    const { known, slotDevices } = this.registry;
-    return new Cooling({
-      clock,
-      log,
-      use: this.use,
-      slots: () =>
-        reconciler.slots.flatMap((slot) => {
-          const benchmark = this.#benchmarkOf(slot.key);
-          return benchmark === undefined ? [] : [{ slot, benchmark }];
-        }),
-      device: (key) => (slotDevices.heldBack(key) === null ? (slotDevices.of(key)?.[0] ?? null) : null),
-      idle: (uuid) => known.get(uuid)?.idleTemperature ?? null,
-      learn: (uuid, idleTemperature) => {
-        const device = known.get(uuid);
-        // It is learnt again if it cannot be written.
-        if (device !== undefined) attempt(() => known.save([{ ...device, idleTemperature }]));
-      },
-      cooled: (key) => {
-        if (!this.#isClosed && reconciler.slot(key) !== undefined) reconciler.replan(key);
-      },
-    });
-  }
-
-  #isHere({ runtime }: Slot): boolean {
-    return this.#parts.runtime(runtime).capabilities.grants === 'host';
-  }
-
-  #isMeasuring(key: string): boolean {
-    return this.#benchmarkOf(key) !== undefined;
-  }
-
-  #benchmarkOf(key: string): BenchmarkConfig | undefined {
-    return this.#parts.pools.find(({ name }) => name === poolOf(key))?.benchmark;
-  }
-
-  /** Why a slot for measurements must not start now; null if it may. */
-  #whyNot(key: string): string | null {
-    return this.#cpus?.whyNot(key) ?? this.#cooling?.whyNot(key) ?? null;
-  }
-
-  #replanMeasuring(): void {
-    const { reconciler } = this.#parts;
-    if (this.#isClosed) return;
-    for (const pool of reconciler.pools) if (pool.config.benchmark !== undefined) reconciler.replanAll(pool);
+    this.benchmarks.slotChanged(slot);
   }
 
   /** For `doctor`: what is wrong with this host, and what pools cannot get here, according to the last look. */
@@ -371,24 +252,9 @@ export class DeviceManager {
     return [...host, ...choiceFindings({ pools }, inventory)];
   }
 
-  /** Sets back clocks that an earlier manager has locked for agents that are gone. No card is given to anybody before a look. */
-  async #resetClocks(): Promise<void> {
-    const { log, reconciler } = this.#parts;
-    const isAlive = (agent: AgentId): boolean => {
-      const lane = reconciler.slotOf(agent)?.agent;
-      return lane !== undefined && lane.kind !== 'free' && lane.kind !== 'proving' && lane.agent === agent;
-    };
-    for (const { uuid, agent } of this.#clocks.left) {
-      if (isAlive(agent)) continue;
-      await this.verifier.resetClocks(uuid, this.#closed.signal).catch((error: unknown) => {
-        if (!this.#isClosed) log.error('failed to set clocks back', { device: uuid, reason: toFailure(error).message });
-      });
-    }
-  }
-
   /** Looks once, then regularly. */
   async start(): Promise<void> {
-    await this.#resetClocks();
+    await this.benchmarks.resetLeft(this.verifier);
     if (this.#isClosed) return;
     await this.watch.start();
     if (this.#isClosed) return;
@@ -403,8 +269,7 @@ export class DeviceManager {
   /** `leave`: agents keep running, and keep their locks. */
   close(leave: boolean): void {
     this.#isClosed = true;
-    this.#closed.abort();
-    this.#cooling?.close();
+    this.benchmarks.close();
     this.quarantine.close();
     this.#repair.close();
     this.reservations.close();

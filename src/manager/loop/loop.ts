@@ -71,7 +71,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
   // It calls what is made below, once there are slots.
   const reconciler: Reconciler = createReconciler(parts, nameOf, {
     act: (key, action) => dispatcher.start(key, action),
-    variance: (slot, agent) => deviceManager?.varianceOf(slot, agent) ?? null,
+    variance: (slot, agent) => deviceManager?.benchmarks.varianceOf(slot, agent) ?? null,
     replanning: (pool) => deviceManager?.registry.demandChanged(pool),
     changed: (before, after) => {
       deviceManager?.slotChanged(after);
@@ -144,7 +144,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
   for (const one of [held, caches, reconciler, dispatcher, registrations, images, fingerprints]) opened.defer(() => one.close());
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
-  restoreSlots({ ...parts, reconciler, devices: deviceManager?.slotDevices ?? withoutDevices });
+  restoreSlots({ ...parts, reconciler, devices: deviceManager?.benchmarks.slotDevices ?? withoutDevices });
   const holds = new Holds({ clock, store, reconciler });
   holds.restore();
   writeProved(parts, () => store.provedImages.keepOnly(pools.map(({ name }) => name)));
