@@ -37,6 +37,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/dashboard.md',
       'docs/troubleshooting.md',
       'docs/gpus.md',
+      'docs/benchmark-slots.md',
       'docs/images.md',
       'docs/job-containers.md',
       'docs/secrets.md',

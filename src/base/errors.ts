@@ -19,6 +19,7 @@ export const errorCodes = {
   E_GATE_SILENT: 'external',
   E_REGISTRATION_LOST: 'external',
   E_DEVICE_LOST: 'external',
+  E_CLOCKS: 'external',
   E_DEVICE_UNKNOWN: 'user',
   E_DEVICE_IN_USE: 'user',
   E_GPUS_UNSEEN: 'external',

@@ -6,6 +6,7 @@ import type { EndedFilter } from '../contract/history.ts';
 import type { LogSource } from '../contract/manager.ts';
 import { detailOf, outcomeIn } from '../contract/outcome.ts';
 import type { JobView, StatusView } from '../contract/schema.ts';
+import { varianceText } from '../contract/variance.ts';
 import { isFailure, type VerdictKind } from '../contract/verdict.ts';
 import { outcomes } from '../core/job-end.ts';
 import { systemClock } from '../system/system-clock.ts';
@@ -157,7 +158,14 @@ async function listOnly(session: Session, only: string): Promise<number> {
     const why =
       job === undefined || jobs.length > 1
         ? []
-        : [...noteLines(job), ...verdictLines(job), ...hints, ...elsewhereLines(job), ...heldLines(job, systemClock.wall())];
+        : [
+            ...noteLines(job),
+            ...verdictLines(job),
+            ...cardLines(job),
+            ...hints,
+            ...elsewhereLines(job),
+            ...heldLines(job, systemClock.wall()),
+          ];
     return [...jobTable(jobs, output.colors, output.width, systemClock.wall()), ...(why.length === 0 ? [] : ['', ...why])];
   });
   return exitCodes.ok;
@@ -248,6 +256,10 @@ export function jobTable(
     return [first, ...more.map((line) => `  ${line}`)].map(colors.yellow);
   });
   return reasons.length === 0 ? lines : [...lines, '', ...reasons];
+}
+
+function cardLines({ variance }: JobView): string[] {
+  return variance == null ? [] : [printable(`card: ${varianceText(variance)}`)];
 }
 
 /** A verdict as people read it. */

@@ -5,6 +5,7 @@ import { countsSlots, expandName, templateProblem } from '../schema/template.ts'
 import { isNamed, untrustedFolder } from '../schema/volumes.ts';
 import { looksSecret } from '../schema/webhook.ts';
 import { checkApi } from './check-api.ts';
+import { checkBenchmark } from './check-benchmark.ts';
 import { checkContainers } from './check-containers.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
@@ -53,6 +54,7 @@ export function checkAcross(
       checkPoolService(pool, where, types);
       checkPoolRuntime(pool, where, types);
       checkDevices(pool, where);
+      checkBenchmark(pool, where);
       checkRecipe(pool, where);
       checkContainers(pool, where);
       checkOciRuntime(pool, where);

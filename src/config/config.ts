@@ -7,7 +7,7 @@ import type { Complete, WrittenKeys } from '../schema/key.ts';
 import type { SecretReference } from '../schema/secret-reference.ts';
 import type { Keys } from '../schema/service-keys.ts';
 import type { Look } from '../system/file-server.ts';
-import type { deviceKeys, imageKeys, notifyKeys, TopFile, topKeys, trustKeys, WrittenPool } from './keys.ts';
+import type { benchmarkKeys, deviceKeys, imageKeys, notifyKeys, TopFile, topKeys, trustKeys, WrittenPool } from './keys.ts';
 
 /** `docker`, `process`, or a key of `runtimes`. */
 export type RuntimeName = string;
@@ -39,6 +39,8 @@ export type DeviceRequest = Readonly<Omit<Complete<typeof deviceKeys>, 'uuid' | 
   /** Only these; empty: any. */
   readonly uuids: readonly string[];
 };
+/** What slots for measurements need: `cpus` of their own, a locked `clock` (MHz), and a card that is cool (°C, ms). */
+export type BenchmarkConfig = Readonly<Complete<typeof benchmarkKeys>>;
 /** An image that onejob builds; `auto` chooses the base from architecture, driver and GPU generation. */
 export type ImageRecipe = Readonly<Complete<typeof imageKeys>>;
 
@@ -58,6 +60,8 @@ export interface PoolConfig {
   readonly agents: number | 'per-device';
   /** Devices of this host that each agent needs, with conditions on them. None if an engine grants them: see `recipe.wants`. */
   readonly devices: DeviceRequest;
+  /** Absent: its slots are not for measurements. */
+  readonly benchmark?: BenchmarkConfig;
   readonly tags: readonly string[];
   readonly standby: boolean;
   /** ms */

@@ -9,6 +9,7 @@ import type { CloudType } from './cloud-type.ts';
 import type { Written, WrittenEntry, WrittenHost } from './config.ts';
 import {
   apiKeys,
+  benchmarkKeys,
   containerKeys,
   deviceKeys,
   diskKeys,
@@ -39,6 +40,7 @@ function strictMaps(maps: Readonly<Record<string, Keys>>): Readonly<Record<strin
 
 /** Keys of the maps inside a pool or the top level. */
 export const nestedKeys = strictMaps({
+  benchmark: benchmarkKeys,
   devices: deviceKeys,
   containers: containerKeys,
   image: imageKeys,

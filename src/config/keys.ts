@@ -132,6 +132,28 @@ export const deviceKeys = {
   }),
 };
 
+export const benchmarkKeys = {
+  cpus: key((v) => v.text('CPUs such as "8-15,24-31"', /^\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*$/), null, 'list of CPUs', {
+    description: 'The CPUs that only this pool has, as the kernel writes them. With this key the pool has one agent.',
+    example: '"8-15,24-31"',
+    shown: "those of the card's NUMA node",
+  }),
+  clock: key((v) => v.integer(100, 10_000), null, {
+    description: 'MHz at which the clock of the card is locked while an agent has it. The daemon must be root.',
+    example: '1410',
+    shown: 'not locked',
+  }),
+  cool_to: key((v) => v.integer(1, 120), null, {
+    description: 'Temperature in °C down to which the card cools before a job begins.',
+    example: '45',
+    shown: 'the idle temperature that onejob learns, and 3 °C more',
+  }),
+  cool_wait: key((v) => v.duration(), 600_000, {
+    description: 'How long a job waits for that at most.',
+    example: '10m',
+  }),
+};
+
 /** A name, or a list of names with commas, as Slurm writes them. */
 const slurmNames = /^[\w.,:+@/[\]-]+$/;
 
@@ -314,6 +336,11 @@ export const poolKeys = {
       example: '{ count: 1, memory: ">=40GiB" }',
     },
   ),
+  benchmark: key((v) => v.either(v.isMap, v.strict(benchmarkKeys), v.yesNo), false, 'true, false or map', {
+    description:
+      'For measurements: each agent has a card and CPUs that nobody else has, begins when the card is cool, and says how warm and fast the card was. A map says more of it. See [benchmark slots](benchmark-slots.md).',
+    example: 'true',
+  }),
   slurm: key((v) => v.strict(slurmPoolKeys), undefined, {
     description:
       'What the agents of the pool ask Slurm for, where `runtime` is of type `slurm`. See [the Slurm runtime](runtimes/slurm.md).',

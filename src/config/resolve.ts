@@ -10,6 +10,7 @@ import { resolveClouds } from './clouds.ts';
 import type { ApiConfig, Config, NotifyConfig, PoolConfig, RuntimeName, Written } from './config.ts';
 import {
   apiKeys,
+  benchmarkKeys,
   containerKeys,
   deviceKeys,
   diskKeys,
@@ -150,9 +151,11 @@ interface Surroundings {
 }
 
 /** What a pool asks of this host, or of the engine that grants it devices instead. */
-function resolveDevices({ devices: written }: WrittenPool) {
+function resolveDevices({ devices: written, benchmark }: WrittenPool) {
   const asked = typeof written === 'object' ? written : { count: written ?? 0 };
-  const { uuid = [], capabilities, numa, ...conditions } = complete(deviceKeys, asked);
+  // Only a whole card has a temperature and clocks of its own, and only NVIDIA's tool is known to lock them.
+  const measured = benchmark ? { vendor: 'nvidia' as const, mig: false } : {};
+  const { uuid = [], capabilities, numa, ...conditions } = complete(deviceKeys, { ...measured, ...asked });
   return { devices: Object.freeze({ ...conditions, uuids: [uuid].flat() }), capabilities, numa };
 }
 
@@ -202,6 +205,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     agentName: pool.name,
     agents: pool.agents,
     devices: engine === null ? devices : resolveDevices({}).devices,
+    ...(pool.benchmark && { benchmark: complete(benchmarkKeys, pool.benchmark === true ? {} : pool.benchmark) }),
     tags: resolveTags(given.tags),
     standby,
     standbyMaxAge,

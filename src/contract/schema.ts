@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { outcomes } from '../core/job-end.ts';
 import { parsePipeline } from '../schema/pipelines.ts';
 import { arrayPlace, jobResult } from './job.ts';
+import { varianceView } from './variance.ts';
 import { verdictKinds } from './verdict.ts';
 
 /** The result of a job of a CI service, in the service's word. */
@@ -96,6 +97,8 @@ export const jobView = z.object({
   devices: z.array(z.string()).optional(),
   /** Whose fault its end was; null until it has ended, and for jobs that no agent here had. */
   verdict: verdictView.nullable().optional(),
+  /** How its card was meanwhile, of a job of a benchmark slot that has ended; null: nobody knows. */
+  variance: varianceView.nullable().optional(),
   /** Jobs of its pool before it; left out unless it is queued in the own queue, in a pool of the config. */
   ahead: z.int().optional(),
   /** Its files are kept until then, wall clock, ms since the epoch; left out if they are not. */
@@ -508,6 +511,10 @@ export const useView = z.object({
   temperature: z.number().nullable(),
   /** W */
   powerW: z.number().nullable(),
+  smClockMHz: z.number().nullable().optional(),
+  memoryClockMHz: z.number().nullable().optional(),
+  /** What slows its clocks down; empty: nothing does. */
+  throttled: z.array(z.string()).readonly().nullable().optional(),
   /** Wall clock, ms since the epoch. */
   at: z.number(),
 });

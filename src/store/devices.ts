@@ -35,6 +35,10 @@ const known = z.object({
     .nullable(),
   /** Reserved by a person. Wall clock, ms; `until` null: until it is returned. */
   reserved: z.object({ by: z.string().nullable(), since: z.number(), until: z.number().nullable() }).nullable(),
+  /** °C that it has without work, once that is learnt. */
+  idleTemperature: z.number().optional(),
+  /** Its clocks are locked for the agent's measurement, or perhaps are: they must be set back. `since`: wall clock, ms. */
+  locked: z.object({ agent: z.string(), mhz: z.number(), since: z.number() }).nullable().optional(),
   /**
    * Its state just before the last release, for which agent: the proof compares with it. A state that another version wrote counts as
    * none; whose processes are ours is known all the same.

@@ -1,6 +1,7 @@
 /** Every agent: where it was, for which job, when, and how it ended. Used by `onejob logs SLOT --previous`. */
 import { z } from 'zod';
 import { exit } from '../contract/job.ts';
+import type { VarianceView } from '../contract/variance.ts';
 import type { AgentId, DeviceId, Exit, JobId } from '../core/slot.ts';
 import { query, type Reader } from './db.ts';
 
@@ -36,7 +37,8 @@ export interface HistoryTable {
   /** The first record of an agent counts; repeating it changes nothing. */
   made(agent: MadeAgent): void;
   released(agent: AgentId, job: JobId | null, at: number): void;
-  ended(agent: AgentId, exit: Exit | null, at: number): void;
+  /** `variance`: how the card of a measurement was. */
+  ended(agent: AgentId, exit: Exit | null, at: number, variance?: VarianceView | null): void;
   /** Records the job of an agent that was unknown while it ran. */
   ran(agent: AgentId, job: JobId): void;
   get(agent: AgentId): HistoryEntry | null;
@@ -55,7 +57,7 @@ export function historyTable(db: Reader): HistoryTable {
     'INSERT OR IGNORE INTO history (agent, pool, slot, name, made_at, devices, image, memory) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
   );
   const released = db.prepare('UPDATE history SET job = ?, released_at = ? WHERE agent = ? AND released_at IS NULL');
-  const ended = db.prepare('UPDATE history SET exit = ?, ended_at = ? WHERE agent = ? AND ended_at IS NULL');
+  const ended = db.prepare('UPDATE history SET exit = ?, ended_at = ?, variance = ? WHERE agent = ? AND ended_at IS NULL');
   const ran = db.prepare(
     'UPDATE history SET job = ?, released_at = COALESCE(released_at, ended_at, made_at) WHERE agent = ? AND job IS NULL',
   );
@@ -68,7 +70,8 @@ export function historyTable(db: Reader): HistoryTable {
     made: ({ agent, pool, slot, name, madeAt, devices = [], image = null, memory = null }) =>
       void made.run(agent, pool, slot, name, madeAt, JSON.stringify(devices), image, memory),
     released: (agent, job, at) => void released.run(job, at, agent),
-    ended: (agent, exit, at) => void ended.run(exit === null ? null : JSON.stringify(exit), at, agent),
+    ended: (agent, exit, at, variance = null) =>
+      void ended.run(exit === null ? null : JSON.stringify(exit), at, variance === null ? null : JSON.stringify(variance), agent),
     ran: (agent, job) => void ran.run(job, agent),
     get: (agent) => get.get(agent),
     ofSlot: (slot, limit) => ofSlot.all(slot, limit),

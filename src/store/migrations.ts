@@ -237,6 +237,9 @@ const machines: readonly string[] = [
 /** When a wish for machines is over. */
 const wishEnds: readonly string[] = ['ALTER TABLE machines_wanted ADD COLUMN until INTEGER'];
 
+/** How the card of a measurement was, as JSON. */
+const variances: readonly string[] = ['ALTER TABLE history ADD COLUMN variance TEXT'];
+
 export const migrations: readonly (readonly string[])[] = [
   ...[
     first,
@@ -253,5 +256,6 @@ export const migrations: readonly (readonly string[])[] = [
     outcomesOfImage,
     machines,
     wishEnds,
+    variances,
   ],
 ];

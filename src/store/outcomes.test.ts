@@ -24,7 +24,9 @@ const everything: OutcomeFilter = {
   limit: 1_000,
 };
 
-function outcome(job: string, kind: VerdictKind, endedAt: number, more: Partial<StoredOutcome> = {}): Omit<StoredOutcome, 'seq'> {
+type New = Omit<StoredOutcome, 'seq' | 'variance'>;
+
+function outcome(job: string, kind: VerdictKind, endedAt: number, more: Partial<New> = {}): New {
   return {
     job,
     service: 'own',
@@ -235,4 +237,27 @@ it('sums agree with the rows, however often jobs are recorded again', () => {
     }),
     { numRuns: 30 },
   );
+});
+
+test('the card of a measurement is in the record of its job, once its agent has ended', () => {
+  using dir = scratch();
+  using store = openStore(dir.path);
+  const spread = { min: 41, median: 60, max: 63 };
+  const variance = {
+    samples: 9,
+    temperature: spread,
+    smClockMHz: spread,
+    memoryClockMHz: null,
+    throttled: [{ reason: 'thermal', seconds: 12 }],
+    notes: [],
+  };
+  store.transaction({ durable: false }, () => {
+    store.history.made({ agent: 'a1', pool: 'gpu', slot: 'gpu/1', name: 'n', madeAt: 1 });
+    store.outcomes.save(outcome('j1', 'passed', 5, { agent: 'a1' }));
+    store.outcomes.save(outcome('j2', 'passed', 5, { agent: 'a2' }));
+  });
+  expect(store.outcomes.get('j1')?.variance).toBeNull();
+  store.transaction({ durable: false }, () => store.history.ended('a1', null, 5, variance));
+  expect(store.outcomes.get('j1')?.variance).toEqual(variance);
+  expect(store.outcomes.get('j2')?.variance).toBeNull();
 });

@@ -3,6 +3,7 @@
 import { z } from 'zod';
 import type { OutcomeFilter } from '../contract/history.ts';
 import { exit, jobResult } from '../contract/job.ts';
+import { varianceView } from '../contract/variance.ts';
 import { isFailure, type Verdict, verdictKinds } from '../contract/verdict.ts';
 import { failedPlaces } from '../core/job-end.ts';
 import type { AgentId, JobId } from '../core/slot.ts';
@@ -48,6 +49,11 @@ const row = z
     run: z.int().nullable(),
     /** Wall clock, ms since the epoch. */
     endedAt: z.int(),
+    /** How the card of a measurement was, as its agent's history has it. */
+    variance: z
+      .string()
+      .nullable()
+      .transform((text) => (text === null ? null : varianceView.parse(JSON.parse(text)))),
   })
   .transform(({ body: { why, evidence, ending: end }, kind, ...rest }) => ({
     ...rest,
@@ -73,7 +79,7 @@ export type CountedOutcome = Readonly<z.output<typeof counted>>;
 
 export interface OutcomeTable extends Pick<SumTable, 'sums'> {
   /** Records the end of a job, or what is known of it now. */
-  save(outcome: Omit<StoredOutcome, 'seq'>): void;
+  save(outcome: Omit<StoredOutcome, 'seq' | 'variance'>): void;
   get(job: JobId): StoredOutcome | null;
   /** Number of the last one; 0 without any. */
   last(): number;
@@ -90,7 +96,8 @@ export interface OutcomeTable extends Pick<SumTable, 'sums'> {
 }
 
 export function outcomeTable(db: Reader): OutcomeTable {
-  const columns = 'seq, job, service, pool, agent, image, devices, kind, body, wait, run, ended_at AS endedAt';
+  const variance = '(SELECT variance FROM history WHERE history.agent = outcomes.agent) AS variance';
+  const columns = `seq, job, service, pool, agent, image, devices, kind, body, wait, run, ended_at AS endedAt, ${variance}`;
   const insert = db.prepare(
     `INSERT INTO outcomes (job, service, pool, agent, image, devices, kind, failed, body, wait, run, ended_at)
      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,

@@ -42,7 +42,7 @@ export function serviceJobEnded(store: OutcomeStore, job: ServiceJob, seenAt: nu
 
 /** An agent ended, or a proof was added: that may say more about how its job ended. A service may have told of that end before. */
 export function agentEnded(store: OutcomeStore, agent: AgentId): void {
-  for (const { seq: _, ...outcome } of store.outcomes.ofAgent(agent)) {
+  for (const { seq: _, variance: __, ...outcome } of store.outcomes.ofAgent(agent)) {
     const { result } = outcome.ending;
     const exit = result?.kind === 'reported' ? (store.history.get(agent)?.exit ?? null) : null;
     const ending = { ...outcome.ending, exit };

@@ -8,6 +8,7 @@ import { Registrations } from '../../src/ci/early/registrations.ts';
 import { createOwnQueue, type OwnQueue } from '../../src/ci/own-queue/own-queue.ts';
 import { jobRequest } from '../../src/contract/job.ts';
 import { createWishes } from '../../src/machines/wishes.ts';
+import { ClockLocks } from '../../src/manager/devices/benchmark-clocks.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
 import { HeldJobs, type HeldJobsParts } from '../../src/manager/held/held-jobs.ts';
 import { Holds } from '../../src/manager/loop/holds.ts';
@@ -84,6 +85,19 @@ const facts: Record<string, Fact> = {
     },
     find: ({ devices }) => devices.all().map((one) => one.quarantine?.reason),
     told: ['Xid 79'],
+  },
+  'clocks that are locked': {
+    async act(store, begun) {
+      const known = new KnownDevices({ clock, store });
+      known.updateSeen([gpu(0)]);
+      const run = async () => {
+        begun();
+        return { tool: 'nvidia-smi', args: [], output: '', code: 0, hung: false, missing: false, cut: false };
+      };
+      await new ClockLocks({ clock, runner: { run }, known }).lock(gpu(0).uuid, 'a', 1410, never);
+    },
+    find: ({ devices }) => devices.all().map(({ locked }) => locked?.mhz),
+    told: [1410],
   },
   'a failed job that is held': {
     async act(store) {

@@ -113,7 +113,7 @@ export function listText(cards: readonly StubGpu[]): string {
 /** `--query-gpu` with the fields of src/gpu/nvidia/use.ts. */
 export function useText(cards: readonly StubGpu[]): string {
   const line = ({ uuid, usedMiB, instances, processes }: StubGpu): string =>
-    [uuid, usedMiB, instances === null ? (processes.length === 0 ? 0 : 97) : '[N/A]', 41, '71.15'].join(', ');
+    [uuid, usedMiB, instances === null ? (processes.length === 0 ? 0 : 97) : '[N/A]', 41, '71.15', 1410, 1215, '0x0'].join(', ');
   return cards.map((one) => `${line(one)}\n`).join('');
 }
 

@@ -122,7 +122,7 @@ export class MetricsWorld implements Disposable {
     const [slot] = host.slots;
     if (slot !== undefined) metrics.slotChanged(slot, { ...slot, agent: { kind: 'free' }, standby: standing });
     host.devices.use.asked();
-    host.usePrinted = this.cards.map((uuid) => `${uuid}, 512, 80, 44, 120.5\n`).join('');
+    host.usePrinted = this.cards.map((uuid) => `${uuid}, 512, 80, 44, 120.5, 1410, 1215, 0x0\n`).join('');
     await host.advance(1_000);
   }
 

@@ -203,6 +203,7 @@ export function jobView(job: Job, reasonFor: (pool: string) => string | null, ou
     endedAt,
     verdict: outcome?.verdict ?? null,
     ...(outcome !== null && { image: outcome.image, devices: outcome.devices }),
+    ...(outcome?.variance != null && { variance: outcome.variance }),
   };
 }
 

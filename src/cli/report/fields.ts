@@ -58,6 +58,8 @@ export const statusFields: Fields = {
   pools: [pool],
 };
 
+const spread: Fields = { min: 'plain', median: 'plain', max: 'plain' };
+
 /** Not its command, name, user, branch, link, files or variables. */
 export const jobFields: Fields = {
   id: 'text',
@@ -78,4 +80,12 @@ export const jobFields: Fields = {
   image: 'text',
   devices: ['text'],
   verdict: { kind: 'text', why: 'text', evidence: ['text'] },
+  variance: {
+    samples: 'plain',
+    temperature: spread,
+    smClockMHz: spread,
+    memoryClockMHz: spread,
+    throttled: [{ reason: 'text', seconds: 'plain' }],
+    notes: ['text'],
+  },
 };

@@ -32,7 +32,7 @@ export interface ActParts {
   /** Is told that a runtime could not be reached, before anything else is planned. */
   readonly observer: Pick<Observer, 'unreachable' | 'cannotReach'>;
   /** null if no pool needs devices. */
-  readonly deviceManager: Pick<DeviceManager, 'registry' | 'verifier' | 'cpusNear'> | null;
+  readonly deviceManager: Pick<DeviceManager, 'registry' | 'verifier' | 'benchmarks'> | null;
   readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'made' | 'withEngine'>;
   readonly caches: Pick<Caches, 'ensure'>;
   readonly mountPlaces: MountPlaces;
@@ -266,7 +266,8 @@ export class SlotActions implements Executors {
     if (!runtime.capabilities.images && wantsImage) throw noImages(runtime, recipe);
     const devices = this.#devicesOf(slot);
     // The only CPUs for it; null for all.
-    const cpuset = pool.config.recipe.grant.numa && devices.length > 0 ? ((await deviceManager?.cpusNear(devices)) ?? null) : null;
+    const isHere = runtime.capabilities.grants === 'host';
+    const cpuset = isHere ? ((await deviceManager?.benchmarks.cpusFor(slot, agent, recipe.grant.numa)) ?? null) : null;
     const how = { ...(places !== null && { places }), ...(cpuset !== null && { cpuset }) };
     const { asks: look } = pool.service;
     return { agent, pool: pool.config.name, slot: key, name, recipe, devices, ...how, ...(look !== undefined && { look }) };

@@ -9,13 +9,11 @@ import { choiceFindings } from '../../config/device-findings.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type AgentId, type DeviceId, emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
 import { type EngineFacts, readHostFacts } from '../../gpu/host-facts.ts';
-import type { Device } from '../../gpu/inventory.ts';
 import { createKernelLog, type KernelLog } from '../../gpu/kernel-reader.ts';
 import { createLocks, type DeviceLocks, lockDirectory } from '../../gpu/lock.ts';
 import { createProbe, type Probe } from '../../gpu/probe.ts';
 import { hostFault } from '../../gpu/proof.ts';
 import { createRunner, type ToolRunner, vendorFolders } from '../../gpu/run.ts';
-import { cpusNear } from '../../gpu/topology.ts';
 import { archOf } from '../../images/request.ts';
 import type { Runtime } from '../../ports/runtime.ts';
 import { gateNodes } from '../../runtimes/devices.ts';
@@ -24,6 +22,7 @@ import type { Store } from '../../store/store.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import { isUnused, type Pool } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
+import { Benchmarks } from './benchmarks.ts';
 import { nextDemand, type WaitingForDevices } from './demands.ts';
 import { Reservations } from './device-reservations.ts';
 import { DeviceUses } from './device-use.ts';
@@ -70,6 +69,7 @@ export class DeviceManager {
   readonly reservations: Reservations;
   readonly use: DeviceUses;
   readonly views: DeviceViews;
+  readonly benchmarks: Benchmarks;
   /** People's requests. */
   readonly requests: DeviceRequests;
   readonly proofs: Store['proofs'];
@@ -107,8 +107,16 @@ export class DeviceManager {
       say: ({ message }) => log.warn('kernel log', { reason: message }),
     });
     const slots = (): readonly Slot[] => reconciler.slots;
-    this.use = new DeviceUses({ clock, slots, runner: this.#tools, isLooking: () => this.#probe.isLooking });
+    this.use = new DeviceUses({
+      clock,
+      slots,
+      runner: this.#tools,
+      isLooking: () => this.#probe.isLooking,
+      isMeasuring: (key) => this.benchmarks.isMeasuring(key),
+      measured: () => this.benchmarks.measured(),
+    });
     const registry = this.#openRegistry();
+    this.benchmarks = new Benchmarks({ ...parts, registry, use: this.use, runner: this.#tools, sys: this.#at('sys') });
     const { bootId, owner } = store;
     const groupsOf = (slot: Slot, agent: AgentId): readonly string[] => parts.runtime(slot.runtime).groupsOf(agent);
     const recheck = (uuid: DeviceId, signal: AbortSignal): Promise<DeviceCheck> => this.verifier.recheck(uuid, signal);
@@ -125,6 +133,7 @@ export class DeviceManager {
         idle: (look, devices) => this.verifier.idle(look, devices),
         looked: (inventory) => {
           this.use.looked(inventory);
+          this.benchmarks.looked();
           parts.fingerprints.looked(inventory);
         },
         hold: (why) => this.#hold(why),
@@ -144,6 +153,7 @@ export class DeviceManager {
       quarantine: this.quarantine,
       isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
       isStopping: () => reconciler.stopping,
+      clocks: this.benchmarks,
       missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, this.#at('dev')))),
     });
     this.reservations = new Reservations({
@@ -217,12 +227,7 @@ export class DeviceManager {
   slotChanged(slot: Slot): void {
     this.registry.slotChanged(slot);
     this.use.slotChanged(slot);
-  }
-
-  /** CPUs of the NUMA nodes of these devices; null where the host does not tell. */
-  cpusNear(devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> {
-    const pciIds = devices.map(({ pciId }) => pciId);
-    return cpusNear(pciIds, this.#at('sys'));
+    this.benchmarks.slotChanged(slot);
   }
 
   /** For `doctor`: what is wrong with this host, and what pools cannot get here, according to the last look. */
@@ -249,6 +254,8 @@ export class DeviceManager {
 
   /** Looks once, then regularly. */
   async start(): Promise<void> {
+    await this.benchmarks.resetLeft(this.verifier);
+    if (this.#isClosed) return;
     await this.watch.start();
     if (this.#isClosed) return;
     const { log, pools } = this.#parts;
@@ -262,6 +269,7 @@ export class DeviceManager {
   /** `leave`: agents keep running, and keep their locks. */
   close(leave: boolean): void {
     this.#isClosed = true;
+    this.benchmarks.close();
     this.quarantine.close();
     this.#repair.close();
     this.reservations.close();

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { gpu, instance } from '../../../test/support/devices.ts';
+import { varianceText } from '../../contract/variance.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
 import { type Device, noGpus } from '../../gpu/inventory.ts';
 import type { ToolReply } from '../../gpu/run.ts';
@@ -28,6 +29,7 @@ beforeEach(() => {
     clock,
     isLooking: () => looking,
     slots: () => slots,
+    isMeasuring: (key) => key === 'bench/1',
     runner: {
       run(_tool, _args, { limit, signal }) {
         called += 1;
@@ -51,7 +53,7 @@ async function settled(): Promise<void> {
 const looked = (devices: readonly Device[] = [card]) => uses.looked({ ...noGpus, devices });
 const prints = (lines: Readonly<Record<string, string>>) => ({
   output: Object.entries(lines)
-    .map(([name, values]) => `${name}, ${values}\n`)
+    .map(([name, values]) => `${name}, ${values}${values.split(',').length < 5 ? ', 1410, 1215, 0x0' : ''}\n`)
     .join(''),
 });
 /** Time passes, and the tool answers at once whenever it is called. */
@@ -174,10 +176,12 @@ describe('when the tool runs', () => {
 describe('what is known of a device', () => {
   test('its memory from the last look, then more from the query', async () => {
     looked();
-    expect(uses.of(uuid)).toEqual({ memoryUsedMiB: 3, utilization: null, temperature: null, powerW: null, at: clock.wall() });
+    const unknown = { temperature: null, powerW: null, smClockMHz: null, memoryClockMHz: null, throttled: null };
+    expect(uses.of(uuid)).toEqual({ memoryUsedMiB: 3, utilization: null, ...unknown, at: clock.wall() });
     uses.asked();
     await passes(1_000);
-    const sample = { memoryUsedMiB: 100, utilization: 50, temperature: 40, powerW: 70.5, at: clock.wall() };
+    const clocks = { smClockMHz: 1410, memoryClockMHz: 1215, throttled: [] };
+    const sample = { memoryUsedMiB: 100, utilization: 50, temperature: 40, powerW: 70.5, ...clocks, at: clock.wall() };
     expect(uses.of(uuid)).toEqual(sample);
     looked();
     expect(uses.of(uuid)).toEqual(sample);
@@ -263,5 +267,61 @@ describe('what an agent has used', () => {
     slots = [];
     await passes(5_000);
     expect(uses.useOf('a1')).toBeNull();
+  });
+});
+
+describe('how the card of a measurement was', () => {
+  const hot = prints({ [uuid]: '100, 50, 80, 70.5, 1200, 1215, 0x0000000000000020' });
+
+  test('its temperature, its clocks and what slowed them down, from the first sample to the last', async () => {
+    looked();
+    slots = [busy('a1', [uuid], 'bench/1')];
+    uses.asked();
+    await passes(1_000);
+    await passes(10_000, hot);
+    await passes(5_000);
+    const view = uses.varianceOf('a1', ['it began hot']);
+    expect(view).toEqual({
+      samples: 4,
+      temperature: { min: 40, median: 40, max: 80 },
+      smClockMHz: { min: 1200, median: 1200, max: 1410 },
+      memoryClockMHz: { min: 1215, median: 1215, max: 1215 },
+      throttled: [{ reason: 'thermal', seconds: 10 }],
+      notes: ['it began hot'],
+    });
+    expect(view === null ? '' : varianceText(view)).toBe(
+      '40–80 °C (median 40), SM 1200–1410 MHz (median 1200), memory 1215 MHz; throttled: thermal 10 s; it began hot',
+    );
+  });
+
+  test('a card that reports nothing, and one that nothing slowed down', async () => {
+    looked();
+    slots = [busy('a1', [uuid], 'bench/1')];
+    uses.asked();
+    await passes(1_000, prints({ [uuid]: '100, 50, 40, [N/A], [N/A], [N/A], [N/A]' }));
+    const view = uses.varianceOf('a1', []);
+    expect(view).toMatchObject({ samples: 1, smClockMHz: null, throttled: [] });
+    expect(view === null ? '' : varianceText(view)).toBe('40 °C; not throttled');
+  });
+
+  test('is not known before a sample, and is not kept for other jobs', async () => {
+    looked();
+    slots = [busy('a1', [uuid]), busy('a2', [other], 'bench/1')];
+    uses.asked();
+    await passes(6_000, hot);
+    expect(uses.varianceOf('a1', [])).toBeNull();
+    expect(uses.varianceOf('a2', [])).toBeNull();
+  });
+
+  test('a time without samples counts as one that is not known', async () => {
+    looked();
+    slots = [busy('a1', [uuid], 'bench/1')];
+    uses.asked();
+    await passes(1_000, hot);
+    await passes(5_000, { code: 9 });
+    await passes(120_000, hot);
+    const seconds = uses.varianceOf('a1', [])?.throttled[0]?.seconds ?? 0;
+    expect(seconds).toBeGreaterThan(50);
+    expect(seconds).toBeLessThan(80);
   });
 });

@@ -5,11 +5,13 @@
  * agent works on a device or somebody has asked in the last minute. Nothing waits for a sample, and none begins during a look: the
  * proof between two agents must not notice. A tool that fails is left alone for a minute, without a message: looks report it.
  */
+import type { VarianceView } from '../../contract/variance.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId, AgentLane, DeviceId, Slot } from '../../core/slot.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import { type DeviceUse, readUse, useQuery } from '../../gpu/nvidia/use.ts';
 import type { ToolRunner } from '../../gpu/run.ts';
+import { CardReadings } from './card-readings.ts';
 
 /** `at`: wall clock, ms since the epoch. */
 export type UseSample = DeviceUse & { readonly at: number };
@@ -28,6 +30,10 @@ interface DeviceUseParts {
   /** Whether a look at the devices is in progress. */
   readonly isLooking: () => boolean;
   readonly slots: () => readonly Slot[];
+  /** Whether the slot's jobs are measurements. Default: none is. */
+  readonly isMeasuring?: (key: string) => boolean;
+  /** Called after each answer of the tool. */
+  readonly measured?: () => void;
 }
 
 /** ms between two samples, until the first one, until the tool is tried again, and for which somebody who asked counts. */
@@ -50,6 +56,9 @@ interface Account {
   peak: number | null;
   utilization: number;
   samples: number;
+  readonly readings: CardReadings;
+  /** When the card was asked last for it: core clock, ms; null: never. */
+  readAt: number | null;
 }
 
 export class DeviceUses {
@@ -109,6 +118,12 @@ export class DeviceUses {
     return { peakMemoryMiB: peak, meanUtilization: samples === 0 ? null : utilization / samples };
   }
 
+  /** How its card was during its measurement. As long as `useOf`; null: it was not asked. */
+  varianceOf(agent: AgentId, notes: readonly string[]): VarianceView | null {
+    const account = this.#accounts.get(agent);
+    return account === undefined || account.readAt === null ? null : account.readings.view(notes);
+  }
+
   close(): void {
     this.#closed.abort(new Error('the samples are closed'));
     this.#cancel?.();
@@ -143,6 +158,7 @@ export class DeviceUses {
     const uses = code === 0 && !hung ? readUse(output) : new Map<DeviceId, DeviceUse>();
     if (uses.size === 0) this.#pausedUntil = clock.now() + tryAgain;
     this.#take(uses, true);
+    this.#parts.measured?.();
   }
 
   #take(uses: ReadonlyMap<DeviceId, DeviceUse>, measured: boolean): void {
@@ -154,10 +170,10 @@ export class DeviceUses {
       if (samples.length > kept) samples.shift();
       this.#samples.set(uuid, samples);
     }
-    this.#account(uses);
+    this.#account(uses, measured);
   }
 
-  #account(uses: ReadonlyMap<DeviceId, DeviceUse>): void {
+  #account(uses: ReadonlyMap<DeviceId, DeviceUse>, measured: boolean): void {
     const present = new Set<AgentId>();
     for (const slot of this.#parts.slots()) {
       if (slot.agent.kind !== 'free') present.add(slot.agent.agent);
@@ -165,13 +181,30 @@ export class DeviceUses {
       if (!works(slot)) continue;
       const own = slot.devices.flatMap((uuid) => uses.get(uuid) ?? []);
       if (own.length > 0) this.#add(slot.agent.agent, own);
+      const [card] = own;
+      if (card !== undefined && measured && this.#parts.isMeasuring?.(slot.key) === true) this.#read(slot.agent.agent, card);
     }
     for (const agent of this.#accounts.keys()) if (!present.has(agent)) this.#accounts.delete(agent);
   }
 
-  #add(agent: AgentId, uses: readonly DeviceUse[]): void {
-    const account = this.#accounts.get(agent) ?? { peak: null, utilization: 0, samples: 0 };
+  /** A sample stands for the time since the last one, but not for a gap. */
+  #read(agent: AgentId, card: DeviceUse): void {
+    const account = this.#accountOf(agent);
+    const now = this.#parts.clock.now();
+    account.readings.add(card, account.readAt === null ? soon : Math.min(now - account.readAt, 2 * every));
+    account.readAt = now;
+  }
+
+  #accountOf(agent: AgentId): Account {
+    const known = this.#accounts.get(agent);
+    if (known !== undefined) return known;
+    const account = { peak: null, utilization: 0, samples: 0, readings: new CardReadings(), readAt: null };
     this.#accounts.set(agent, account);
+    return account;
+  }
+
+  #add(agent: AgentId, uses: readonly DeviceUse[]): void {
+    const account = this.#accountOf(agent);
     const memory = uses.flatMap(({ memoryUsedMiB }) => memoryUsedMiB ?? []);
     if (memory.length > 0) account.peak = Math.max(account.peak ?? 0, sum(memory));
     const shares = uses.flatMap(({ utilization }) => utilization ?? []);
@@ -180,7 +213,15 @@ export class DeviceUses {
   }
 }
 
-const nothing: DeviceUse = { memoryUsedMiB: null, utilization: null, temperature: null, powerW: null };
+const nothing: DeviceUse = {
+  memoryUsedMiB: null,
+  utilization: null,
+  temperature: null,
+  powerW: null,
+  smClockMHz: null,
+  memoryClockMHz: null,
+  throttled: null,
+};
 
 /** Whether its agent has a job, and with it devices. An agent that waits for one may do so for days. */
 function works(slot: Slot): slot is Slot & { readonly agent: Extract<AgentLane, { readonly kind: 'busy' | 'ending' }> } {

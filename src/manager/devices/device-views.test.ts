@@ -48,7 +48,16 @@ describe('devices as they are', () => {
       until: null,
       retryAt: null,
       hint: null,
-      use: { memoryUsedMiB: 0, utilization: null, temperature: null, powerW: null, at: host.wall },
+      use: {
+        memoryUsedMiB: 0,
+        utilization: null,
+        temperature: null,
+        powerW: null,
+        smClockMHz: null,
+        memoryClockMHz: null,
+        throttled: null,
+        at: host.wall,
+      },
     });
   });
 
@@ -56,9 +65,18 @@ describe('devices as they are', () => {
     const there = gpu(0, { uuid: 'GPU-5eed0000-0000-4000-8000-000000000000' });
     host.sees([there]);
     ask.devices();
-    host.usePrinted = `${there.uuid}, 512, 80, 44, 120.5\n`;
+    host.usePrinted = `${there.uuid}, 512, 80, 44, 120.5, 1410, 1215, 0x0\n`;
     await host.advance(1_000);
-    const sample = { memoryUsedMiB: 512, utilization: 80, temperature: 44, powerW: 120.5, at: host.wall };
+    const sample = {
+      memoryUsedMiB: 512,
+      utilization: 80,
+      temperature: 44,
+      powerW: 120.5,
+      smClockMHz: 1410,
+      memoryClockMHz: 1215,
+      throttled: [],
+      at: host.wall,
+    };
     expect(view(there.uuid)?.use).toEqual(sample);
     expect(ask.deviceUse('0', host.wall)).toEqual([sample]);
     expect(ask.deviceUse('GPU-5eed', 0)).toHaveLength(2);

@@ -100,10 +100,11 @@ export class KnownDevices {
   save(devices: readonly KnownDevice[]): void {
     if (devices.length === 0) return;
     const { store } = this.#parts;
-    // What people are told of, or have asked for: a power cut must not give a bad card to the next job.
-    const durable = devices.some(({ uuid, quarantine, reserved }) => {
+    // What people are told of, or have asked for: a power cut must not give a bad card to the next job. Nor one with locked clocks.
+    const durable = devices.some(({ uuid, quarantine, reserved, locked = null }) => {
       const before = this.#known.get(uuid);
-      return (before?.quarantine ?? null) !== quarantine || (before?.reserved ?? null) !== reserved;
+      const isLocking = (before?.locked ?? null) !== locked;
+      return isLocking || (before?.quarantine ?? null) !== quarantine || (before?.reserved ?? null) !== reserved;
     });
     store.transaction({ durable }, () => devices.forEach(store.devices.save));
     for (const device of devices) this.#known.set(device.uuid, device);

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { noKernelLook } from '../../../test/kit/gpu.ts';
-import { DeviceHost } from '../../../test/support/device-host.ts';
+import { DeviceHost, dirty } from '../../../test/support/device-host.ts';
 import { gpu } from '../../../test/support/devices.ts';
 import type { Slot } from '../../core/slot.ts';
 import { type Device, type Inventory, noGpus } from '../../gpu/inventory.ts';
@@ -15,6 +15,9 @@ let devices: Device[];
 let events: KernelEvent[];
 let more: Partial<Inventory>;
 let missing: string[];
+/** What was done with clocks, and why they cannot be set back. */
+let clocks: string[];
+let stuck: string | null;
 const put: string[] = [];
 const { signal } = new AbortController();
 const card = gpu(0);
@@ -33,6 +36,8 @@ beforeEach(() => {
   events = [];
   more = {};
   missing = [];
+  clocks = [];
+  stuck = null;
   put.length = 0;
   const { clock, registry, store } = host;
   const log = { info() {}, warn() {}, error() {} };
@@ -67,6 +72,13 @@ beforeEach(() => {
     isShared: () => false,
     isStopping: () => false,
     missingNodes: () => missing,
+    clocks: {
+      lock: async (_, agent) => void clocks.push(`lock for ${agent}`),
+      reset: async (uuid) => {
+        clocks.push('reset');
+        return stuck === null ? null : { ...dirty, message: stuck, evidence: { ...dirty.evidence, device: uuid } };
+      },
+    },
   });
 });
 afterEach(() => {
@@ -112,6 +124,35 @@ describe('before an agent is let at a device', () => {
     devices = [card];
     more = {};
     expect(await verifier.before(slot(), 'a1', signal)).toBe(true);
+  });
+});
+
+describe('clocks of a measurement', () => {
+  test('are locked for an agent that may start, and for no other', async () => {
+    await look();
+    change({ processes: [stranger] });
+    await verifier.before(slot(), 'a1', signal);
+    expect(clocks).toEqual([]);
+    change({});
+    await verifier.before(slot(), 'a1', signal);
+    expect(clocks).toEqual(['lock for a1']);
+  });
+
+  test('are set back before the device is judged', async () => {
+    await look();
+    expect(await verifier.prove(slot(), 'a1', () => {}, signal)).toEqual([{ kind: 'proved', agent: 'a1' }]);
+    expect(clocks).toEqual(['reset']);
+    expect(put).toEqual([]);
+  });
+
+  test('that stay locked put the device into quarantine, and keep it there', async () => {
+    await look();
+    stuck = 'Its clocks are still locked.';
+    await verifier.resetClocks(card.uuid, signal);
+    expect(put).toEqual([card.uuid]);
+    expect((await verifier.recheck(card.uuid, signal)).verdict).toMatchObject({ kind: 'dirty', message: stuck });
+    stuck = null;
+    expect((await verifier.recheck(card.uuid, signal)).verdict.kind).toBe('clean');
   });
 });
 

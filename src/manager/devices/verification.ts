@@ -22,7 +22,16 @@ interface VerifierParts extends Pick<QuarantineParts, 'clock' | 'log' | 'registr
   readonly isShared: (key: string) => boolean;
   readonly isStopping: () => boolean;
   readonly missingNodes: (device: Device) => string[];
+  /** Clocks of measurements. Default: none is locked. */
+  readonly clocks?: {
+    /** Locks those that the slot's agents need. @throws OnejobError E_CLOCKS */
+    lock(slot: Slot, agent: AgentId, signal: AbortSignal): Promise<void>;
+    /** Sets them back if they are locked; else, why the device must not be used. */
+    reset(uuid: DeviceId, signal: AbortSignal): Promise<Dirty | null>;
+  };
 }
+
+type Dirty = Extract<ProofVerdict, { kind: 'dirty' }>;
 
 /** How old a look "just before the release" may be, ms: the loop must not wait for a tool. */
 const baselineAge = 60_000;
@@ -56,6 +65,7 @@ export class Verifier {
       return false;
     }
     registry.known.save(this.#baselines(slot, agent, look));
+    await this.#parts.clocks?.lock(slot, agent, signal);
     return true;
   }
 
@@ -79,7 +89,9 @@ export class Verifier {
     const open = new Set(slot.devices);
     using stop = overdueStop(this.#parts);
     try {
-      await this.#untilJudged(slot, agent, open, note, AbortSignal.any([signal, stop.signal]));
+      const ends = AbortSignal.any([signal, stop.signal]);
+      for (const uuid of open) await this.resetClocks(uuid, ends);
+      await this.#untilJudged(slot, agent, open, note, ends);
     } catch (error) {
       if (signal.aborted || !stop.signal.aborted) throw error;
       // A person may stay for days and a tool may hang for ever; neither must keep onejob from stopping.
@@ -89,9 +101,20 @@ export class Verifier {
     return [{ kind: 'proved', agent }];
   }
 
+  /** Sets the clocks of a measurement back, if they are locked; a device where that fails goes to quarantine. */
+  async resetClocks(uuid: DeviceId, signal: AbortSignal): Promise<void> {
+    const { clocks, log, quarantine, registry } = this.#parts;
+    const dirty = (await clocks?.reset(uuid, signal)) ?? null;
+    if (dirty === null) return;
+    log.error('clocks not set back', { device: uuid, reason: dirty.message });
+    quarantine.put(uuid, dirty, registry.known.get(uuid)?.baseline?.saw?.mark ?? { seq: null, at: null });
+  }
+
   /** Whether a device that is out of use would be found clean now. */
   async recheck(uuid: DeviceId, signal: AbortSignal): Promise<DeviceCheck> {
+    const locked = (await this.#parts.clocks?.reset(uuid, signal)) ?? null;
     const look = await this.#parts.watch.look(0, signal);
+    if (locked !== null) return { verdict: locked, mark: look.kernel.mark };
     return { verdict: this.#judge(null, uuid, look, this.#parts.clock.now()), mark: look.kernel.mark };
   }
 

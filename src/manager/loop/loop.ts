@@ -6,6 +6,7 @@
 
 import { randomBytes } from 'node:crypto';
 import { toFailure } from '../../base/errors.ts';
+import type { VarianceView } from '../../contract/variance.ts';
 import { type Action, type AgentId, isEmpty, type Slot } from '../../core/slot.ts';
 import { LogFollowers } from '../../logs/followers.ts';
 import type { LogFolder } from '../../logs/log-file.ts';
@@ -70,6 +71,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
   // It calls what is made below, once there are slots.
   const reconciler: Reconciler = createReconciler(parts, nameOf, {
     act: (key, action) => dispatcher.start(key, action),
+    variance: (slot, agent) => deviceManager?.benchmarks.varianceOf(slot, agent) ?? null,
     replanning: (pool) => deviceManager?.registry.demandChanged(pool),
     changed: (before, after) => {
       deviceManager?.slotChanged(after);
@@ -142,7 +144,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
   for (const one of [held, caches, reconciler, dispatcher, registrations, images, fingerprints]) opened.defer(() => one.close());
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
-  restoreSlots({ ...parts, reconciler, devices: deviceManager?.registry.slotDevices ?? withoutDevices });
+  restoreSlots({ ...parts, reconciler, devices: deviceManager?.benchmarks.slotDevices ?? withoutDevices });
   const holds = new Holds({ clock, store, reconciler });
   holds.restore();
   writeProved(parts, () => store.provedImages.keepOnly(pools.map(({ name }) => name)));
@@ -183,6 +185,7 @@ function createReconciler(
   nameOf: (key: string) => string,
   above: {
     readonly act: (key: string, action: Action) => void;
+    readonly variance: (before: Slot, agent: AgentId) => VarianceView | null;
     readonly replanning: (pool: string | null) => void;
     readonly changed: (before: Slot, after: Slot) => void;
   },
@@ -201,7 +204,8 @@ function createReconciler(
         const image = runtime.capabilities.images ? config.recipe.image : null;
         const { memory } = config.recipe;
         const about = { pool: config.name, image, memory, name: nameOf(after.key), wall: clock.wall() };
-        writeHistory(before, after, changes, store, about);
+        const variance = (agent: AgentId) => above.variance(before, agent);
+        writeHistory(before, after, changes, store, { ...about, variance });
       },
     },
     act: above.act,
@@ -256,7 +260,8 @@ async function openDevices(
   fingerprints: Fingerprints,
 ): Promise<DeviceManager | null> {
   const pools = config.pools.filter((pool) => pool.devices.count !== 0);
-  if (pools.length === 0) return null;
+  // Clocks of a pool that the config no longer has must be set back.
+  if (pools.length === 0 && store.devices.all().every(({ locked }) => locked == null)) return null;
   const { DeviceManager: Devices } = await import('../devices/device-manager.ts');
   return new Devices({
     clock,

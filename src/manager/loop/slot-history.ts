@@ -1,6 +1,7 @@
 /** What the steps of slots leave behind: rows of the history, in the same commit, and lines of the log about agents of CI services. */
 
 import type { Log } from '../../base/log.ts';
+import type { VarianceView } from '../../contract/variance.ts';
 import type { AgentLane, Change, Exit, JobId, JobResult, Slot } from '../../core/slot.ts';
 import type { ServiceJob } from '../../ports/service-job.ts';
 import { agentEnded, type OutcomeStore } from '../../verdict/outcomes.ts';
@@ -17,15 +18,17 @@ export function writeHistory(
     readonly memory: number | null;
     readonly name: string;
     readonly wall: number;
+    /** How the card of an agent's measurement was. */
+    readonly variance: (agent: string) => VarianceView | null;
   },
 ): void {
   if (before.agent === after.agent) return;
-  const { wall, ...place } = about;
+  const { wall, variance, ...place } = about;
   const left = before.agent.kind === 'free' ? null : before.agent.agent;
   const here = after.agent.kind === 'free' ? null : after.agent.agent;
   const table = store.history;
   if (left !== null && (left !== here || after.agent.kind === 'proving')) {
-    table.ended(left, exitOf(left, after, changes), wall);
+    table.ended(left, exitOf(left, after, changes), wall, variance(left));
     agentEnded(store, left);
   }
   if (here === null || after.agent.kind === 'proving') return;

@@ -249,7 +249,7 @@ describe('devices', () => {
   });
 
   test('a scrape is somebody who asks how they are used', async () => {
-    world.host.usePrinted = `${device}, 7, 8, 9, 10\n`;
+    world.host.usePrinted = `${device}, 7, 8, 9, 10, 11, 12, 0x0\n`;
     world.host.slots = [];
     await world.text();
     await world.host.advance(1_000);

@@ -73,6 +73,7 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
     const outcome = isOver ? outcomes.get(job.id) : null;
     return {
       ...(outcome !== null && { verdict: outcome.verdict, image: outcome.image, devices: outcome.devices }),
+      ...(outcome?.variance != null && { variance: outcome.variance }),
       id: job.id,
       service: job.service,
       pool,
