@@ -28,7 +28,7 @@ import { subdirectory } from '../../store/directory.ts';
 import { type Filter, FilterProcess } from '../filter/filter.ts';
 import { OneTimeFiles } from '../filter/one-time-files.ts';
 import type { Sealed } from '../filter/seal.ts';
-import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
+import { hasOwnImage, recipeOf, wantsOther } from '../kit/admission.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
 import { LateRows } from '../kit/job-rows.ts';
 import { whyEnding, whyLost } from '../kit/last-words.ts';
@@ -410,12 +410,9 @@ export class LateBound<G, K> {
     const one = this.#jobs.of(job);
     // A job without admission gets nothing of the pool.
     if (one === null || one.admission === null || this.#pool === undefined) throw jobUndecided(job);
-    const { trusted } = one.admission;
-    const base = trusted
-      ? recipe
-      : untrustedRecipe(recipe, this.#pool, cacheKeyOf(one.admission), this.#parts.stateDir, this.#parts.places);
-    if (one.image !== null) return { ...base, image: one.image, ...this.#jobs.imageRights(one.image, trusted) };
-    return trusted ? null : base;
+    const other = recipeOf(recipe, this.#pool, one.admission, this.#parts.stateDir, this.#parts.places);
+    if (one.image === null) return other;
+    return { ...(other ?? recipe), image: one.image, ...this.#jobs.imageRights(one.image, one.admission.trusted) };
   }
 
   async #register(context: AgentContext, inner: AbortSignal): Promise<Registration> {
