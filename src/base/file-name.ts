@@ -1,8 +1,8 @@
 /** Foreign texts, such as names of projects and keys of caches, as names of files that people can read: one text, one name. */
 import { createHash } from 'node:crypto';
 
-/** Letters of a name that are kept whole; a file system takes 255 bytes. */
-const longest = 180;
+/** Letters of a name that are kept whole; a file system takes 255 bytes, and a prefix may be added. */
+const longest = 220;
 const kept = 100;
 
 /** Never empty, hidden, `.` or `..`; no slash, no control character. A text that is too long ends in its hash. */
