@@ -126,8 +126,8 @@ export class Caches {
     const now = this.#parts.clock.wall();
     for (const place of await listPlaces(this.#parts.folder)) {
       const one = this.#known.get(place.path);
-      if (!this.#isWanted(place)) await this.#drop(place, now - unwantedAfter);
-      else if (place.repository !== null && (await this.#drop(place, now - unusedAfter))) continue;
+      if (!this.#isWanted(place)) await this.drop(place, now - unwantedAfter);
+      else if (place.repository !== null && (await this.drop(place, now - unusedAfter))) continue;
       else if (one === undefined || this.#overdue.has(place.path)) this.#waiting.set(place.path, place);
       else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) await this.#cutDown(place.path, 0);
       else for (const [path, target] of this.#excess(one)) await this.#cutDown(path, target);
@@ -143,7 +143,7 @@ export class Caches {
   async makeRoom(signal: AbortSignal): Promise<void> {
     const { folder, mayTrim } = this.#parts;
     const either = AbortSignal.any([signal, this.#abort.signal]);
-    if ((await this.#lacking()) <= 0) return;
+    if ((await this.lacking()) <= 0) return;
     // Emptying the trash may be enough.
     await this.#emptyTrash(either);
     const idle: Known[] = [];
@@ -153,7 +153,7 @@ export class Caches {
     }
     for (const { path } of idle.sort((a, b) => a.size.used - b.size.used).map(({ place }) => place)) {
       for (;;) {
-        const bytes = await this.#lacking();
+        const bytes = await this.lacking();
         if (bytes <= 0) return;
         const before = this.#known.get(path)?.size;
         if (before === undefined || before.entries.length === 0) break;
@@ -164,6 +164,16 @@ export class Caches {
         await this.#emptyTrash(either);
       }
     }
+  }
+
+  /** All of them; those that nobody has counted yet are counted. `size` null: gone meanwhile. */
+  async list(signal: AbortSignal) {
+    const listed: { readonly place: CachePlace; readonly size: CacheSize | null; readonly inUse: boolean }[] = [];
+    for (const place of await listPlaces(this.#parts.folder)) {
+      const one = this.#known.get(place.path) ?? (await this.#count(place, AbortSignal.any([signal, this.#abort.signal])));
+      listed.push({ place, size: one?.size ?? null, inUse: !this.#parts.mayTrim(place) });
+    }
+    return listed;
   }
 
   /** The size of each pool's caches, and what could not be kept within its limit. */
@@ -292,7 +302,7 @@ export class Caches {
   }
 
   /** Removes the whole cache if nothing needed it since `before`; whether it is gone. */
-  async #drop(place: CachePlace, before: number): Promise<boolean> {
+  async drop(place: CachePlace, before: number): Promise<boolean> {
     const { folder, log, mayTrim } = this.#parts;
     try {
       // In one turn: creating a sandbox touches the folder, and `mayTrim` knows of running ones.
@@ -312,7 +322,7 @@ export class Caches {
   }
 
   /** Bytes to free on the disk; 0 or less when none. */
-  async #lacking(): Promise<number> {
+  async lacking(): Promise<number> {
     const { disk = statfs, folder, minFree } = this.#parts;
     const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
     return (minFree * blocks - bavail) * bsize;
