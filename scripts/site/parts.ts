@@ -38,6 +38,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/gpus.md',
       'docs/images.md',
       'docs/job-containers.md',
+      'docs/caches.md',
       'docs/secrets.md',
       'docs/moving/*.md',
     ],

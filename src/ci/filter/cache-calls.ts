@@ -16,7 +16,7 @@ import type { Sealed } from './seal.ts';
 /** What paths of its calls begin with; a bucket has the same name. */
 export const cacheRoot = 'onejob-cache';
 
-type SealedCaches = NonNullable<Sealed['caches']>;
+export type SealedCaches = NonNullable<Sealed['caches']>;
 
 export const cacheRulesOf = 'caches';
 export const cacheRules: Rules = { root: cacheRoot, scheme: null, judge: () => ({ kind: 'caches' }) };
