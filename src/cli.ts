@@ -103,6 +103,7 @@ const definitions: readonly Definition[] = [
   },
   { group: setup, commands: ['gpus', 'proofs'], load: async () => (await import('./cli/commands/gpus.ts')).addGpuCommands },
   { group: setup, commands: ['image'], load: async () => (await import('./cli/commands/image.ts')).addImageCommands },
+  { group: setup, commands: ['caches'], load: async () => (await import('./cli/commands/caches.ts')).addCacheCommands },
   { group: setup, commands: ['secret'], load: async () => (await import('./cli/commands/secret.ts')).addSecretCommands },
   { group: 'Clouds:', commands: ['cloud'], load: async () => (await import('./cli/commands/cloud.ts')).addCloudCommands },
   // "help" is about all commands, as is "completion".

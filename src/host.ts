@@ -181,7 +181,7 @@ async function openUpkeep(given: HostParts, host: With<Base | 'loop'>, stack: As
   const notify = store.temporary ? null : config.notify;
   let notices: Notices | null = null;
   const checked = () => notices?.look();
-  const house = await keepHouse({ clock, log, store, queue, config, caches: loop.caches, checked });
+  const house = await keepHouse({ clock, log, store, queue, config, caches: loop.cacheDesk, checked });
   stack.defer(() => house.close());
   if (notify !== null) {
     const [{ createOutbound }, { causesOf }, { createNotices }, { send, targetOf }] = await Promise.all([

@@ -33,7 +33,7 @@ const processes = [
   'src/ci/azure-pipelines/{placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
   'src/ci/buildkite/api.test.ts',
   'src/ci/buildkite/{agent/script,doctor/doctor,doctor/doctor-inside,jobs/recipe-class,stacks/stacks}.test.ts',
-  'src/ci/filter/{doors,filter,server}.test.ts',
+  'src/ci/filter/{cache-calls,doors,filter,server}.test.ts',
   'src/ci/{github,gitlab}/script.test.ts',
   'src/ci/github/{before-job,elsewhere,shared-files,webhook}.test.ts',
   'src/ci/kit/{agent-program,released,rest}.test.ts',

@@ -40,6 +40,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/benchmark-slots.md',
       'docs/images.md',
       'docs/job-containers.md',
+      'docs/caches.md',
       'docs/secrets.md',
       'docs/moving/*.md',
     ],

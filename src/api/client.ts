@@ -45,6 +45,9 @@ const patienceOf: { readonly [N in CallName]?: number | null } = {
   'GET /v1/doctor': 180_000,
   'GET /v1/forgotten': null,
   'GET /v1/jobs/:id/settled': null,
+  // Large folders may have to be counted first.
+  'GET /v1/caches': slow,
+  'POST /v1/caches/clear': slow,
   'POST /v1/images/build': null,
   'POST /v1/images/prune': slow,
   'POST /v1/images/refresh': null,

@@ -116,6 +116,7 @@ test.each([
     '/v1/jobs',
     '/v1/config/apply',
     '/v1/jobs/prune',
+    '/v1/caches/clear',
     '/v1/jobs/x/shell',
   ],
 ])('a reader may not POST %s', async (path) => {

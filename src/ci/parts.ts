@@ -15,7 +15,7 @@ import type { Filter } from './filter/filter.ts';
 export interface CiParts {
   readonly config: Guarded &
     Pick<Config, 'pools' | 'host' | 'places' | 'secretsKey' | 'services' | 'origins'> &
-    Partial<Pick<Config, 'path'>>;
+    Partial<Pick<Config, 'path' | 'diskMinFree'>>;
   /** Where the Engine listens, and how services are reached, if not as usual. */
   readonly env?: Pick<Environment, 'docker' | 'runtimeDir' | 'proxies' | 'handedOn'>;
   readonly store: Store;

@@ -4,12 +4,15 @@
  */
 
 import { createLog } from '../base/log.ts';
+import { cacheRules, cacheRulesOf } from '../ci/filter/cache-calls.ts';
 import type { Certificate } from '../ci/filter/certificates.ts';
 import { keepListening, predecessor } from '../ci/filter/listeners.ts';
 import { OneTimeFiles } from '../ci/filter/one-time-files.ts';
+import type { Rules } from '../ci/filter/rules.ts';
 import { installationKey, Seal } from '../ci/filter/seal.ts';
 import { FilterServer } from '../ci/filter/server.ts';
 import type { ServiceType } from '../ci/service-type.ts';
+import { StoredCaches, storedFolder } from '../ci/stored/store.ts';
 import { serviceTypes } from '../ci/types.ts';
 import { subdirectory } from '../store/directory.ts';
 import { systemClock } from '../system/system-clock.ts';
@@ -35,7 +38,11 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
     seal: new Seal(installationKey(dir)),
     identity: { key: installationKey(dir, 'proof.key'), version },
     left: new OneTimeFiles(dir),
-    rules: new Map((await Promise.all(rules)).flatMap(([type, one]) => (one === undefined ? [] : [[type, one]]))),
+    caches: new StoredCaches(storedFolder(flags.stateDir), systemClock.wall),
+    rules: new Map([
+      [cacheRulesOf, cacheRules],
+      ...(await Promise.all(rules)).flatMap(([type, one]): [string, Rules][] => (one === undefined ? [] : [[type, one]])),
+    ]),
     proxies: context.environment.proxies,
     clock: systemClock,
     log,

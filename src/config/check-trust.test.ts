@@ -20,7 +20,7 @@ describe('invalid rules', () => {
     ['branches: [""]', 'pools.lab.trust.branches[0]: expected a pattern'],
     ['pipelines: [a/b/c]', 'pools.lab.trust.pipelines[0]: "a/b/c" is not a pattern such as "app-*" or "acme/app"'],
     ['pipelines: [{ a: 1 }]', 'pools.lab.trust.pipelines[0]: expected a pattern such as "app-*" or "acme/app", found a map'],
-    ['caches: shared', 'pools.lab.trust.caches: expected "none" or "private", found "shared"'],
+    ['caches: shared', 'pools.lab.trust.caches: expected "none", "private" or "read", found "shared"'],
     ['fork: refuse', 'pools.lab.trust.fork: unknown key; did you mean "forks"?'],
     ['network: none', 'pools.lab.trust.network: is "none", but the agent of an untrusted job must reach the filter on this host'],
     ['network: host', 'pools.lab.trust.network: is "host", but an untrusted job could reach everything that listens on this host'],

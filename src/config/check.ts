@@ -312,6 +312,8 @@ function checkUnused(pool: PoolConfig, { poolKeys }: ServiceType, { own, inPool 
     pool.service === 'own' ? 'jobs of the own queue come from users of this host' : `service ${pool.service} does not report that`;
   if (own(pool, 'trust') && !poolKeys.includes('trust'))
     inPool(pool, ['trust'], `is not used: it depends on where jobs come from, and ${of}`, 'warning');
+  if (own(pool, 'cache_for') && pool.cacheFor === 'project' && !poolKeys.includes('trust'))
+    inPool(pool, ['cache_for'], `is not used: it depends on where jobs come from, and ${of}`, 'warning');
   for (const key of ['hooks', 'plugins'] as const) {
     if (own(pool, key) && pool[key] !== null && !poolKeys.includes(key))
       inPool(pool, [key], `is not used: only agents of ${titlesWith(types, key)} support ${key}`, 'warning');

@@ -80,6 +80,8 @@ export interface PoolConfig {
   /** Folders of the host for agents that support them; null: none. */
   readonly hooks: string | null;
   readonly plugins: string | null;
+  /** Who shares a named cache of a slot. */
+  readonly cacheFor: 'slot' | 'project';
   /** Bytes for each named cache of a slot. */
   readonly cacheLimit: number;
   /** null unless onejob chooses or builds the image; then `recipe.image` is null until it has. */

@@ -52,9 +52,9 @@ export const trustKeys = {
       'What happens to jobs that `pipelines`, `branches`, `tags`, `sources` or `repositories` do not match, and to those that `triggered` covers.',
     example: 'refuse',
   }),
-  caches: key((v) => v.oneOf(['none', 'private']), 'none', {
+  caches: key((v) => v.oneOf(['none', 'private', 'read']), 'none', {
     description:
-      'Caches of untrusted jobs. `private`: they get the caches that have a name, with a separate folder for each repository; jobs of the same fork share them. One `cache_limit` applies to all of them together.',
+      'Caches of untrusted jobs. `private`: they get the caches that have a name, with a separate folder for each repository; jobs of the same fork share them. One `cache_limit` applies to all of them together. `read`: they read what trusted jobs wrote, and write nothing. See [caches](caches.md).',
     example: 'private',
   }),
   image: key((v) => v.text('an image such as "debian:stable-slim"', v.imageName), null, 'image', {
@@ -405,6 +405,11 @@ export const poolKeys = {
       example: '["depot:/root/.julia", "/var/cache/ci/{name}:/root/.cache"]',
     },
   ),
+  cache_for: key((v) => v.oneOf(['slot', 'project']), 'slot', {
+    description:
+      'Who shares a named cache: all trusted jobs of a slot, or only those of one project ({trust}). With `project`, a job with named caches waits for a sandbox of its own instead of using the standby, and `cache_limit` is for all projects of a slot together.',
+    example: 'project',
+  }),
   cache_limit: key((v) => v.size(2 ** 20, '1MiB'), 50 * 2 ** 30, {
     description:
       'How large each named cache of a slot may grow. Beyond it, the least recently used files are removed between two agents.',

@@ -217,6 +217,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     isolation: pool.isolation,
     hooks: pool.hooks,
     plugins: pool.plugins,
+    cacheFor: pool.cache_for,
     cacheLimit: pool.cache_limit,
     imageRecipe: typeof image === 'string' ? null : Object.freeze(complete(imageKeys, image)),
     recipe,

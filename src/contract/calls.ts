@@ -198,6 +198,8 @@ const jobCalls = {
     schemas.pruneRequest,
     schemas.prunedView,
   ),
+  'GET /v1/caches': read('Caches that outlive agents: of pools, and of CI services', schemas.cacheView.array()),
+  'POST /v1/caches/clear': operator('Empties caches that no job uses', schemas.clearCachesRequest, schemas.cachesClearedView),
   'GET /v1/jobs/:id': read('One job', schemas.jobView),
   'GET /v1/jobs/:id/settled': read('Waits for the end of a job', schemas.jobView),
   'POST /v1/jobs/:id/cancel': operator('Asks a job of the own queue to end', schemas.cancelRequest, schemas.jobView),

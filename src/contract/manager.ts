@@ -105,6 +105,11 @@ export interface Manager {
   /** Forgets jobs that ended, and removes their files. */
   pruneJobs(request: Schemas.PruneRequest): Promise<Schemas.PrunedView>;
 
+  /** Caches of pools, and of services. */
+  caches(signal: AbortSignal): Promise<Schemas.CacheView[]>;
+  /** Empties caches. Those that a job uses stay. */
+  clearCaches(request: Schemas.ClearCachesRequest, signal: AbortSignal): Promise<Schemas.CachesClearedView>;
+
   /** Stores a workspace tar; returns its id. Deleted when its job is done, or after an hour without a job. */
   putWorkspace(files: Readable, signal: AbortSignal): Promise<string>;
   /** Keeps files for workspaces that `joinWorkspace` makes; their secret name. */

@@ -492,6 +492,49 @@ export const prunedView = z.object({
 });
 export type PrunedView = z.infer<typeof prunedView>;
 
+export const cacheView = z.object({
+  /** `named`: a folder of `caches` of a pool. `service`: an archive that jobs of a CI service keep. */
+  kind: z.enum(['named', 'service']),
+  /** The pool, or the service. */
+  of: z.string(),
+  /** Its name, or its key at the service. */
+  name: z.string(),
+  /** Of the slot that has it; null: it belongs to no slot. */
+  agent: z.string().nullable(),
+  /** Whose jobs alone have it: a project, or hex digits for the repository of untrusted jobs; null: all of the slot. */
+  project: z.string().nullable(),
+  trusted: z.boolean(),
+  /** null: it is nested too deep to be counted, or gone meanwhile. */
+  bytes: z.number().nullable(),
+  /** Wall clock, ms since the epoch; null: it is empty. */
+  usedAt: z.number().nullable(),
+  /** Whether a job has it, or writes it. */
+  inUse: z.boolean(),
+});
+export type CacheView = z.infer<typeof cacheView>;
+
+/** Which: all that is given must fit. */
+export const clearCachesRequest = z.strictObject({
+  /** A pool, or a service. */
+  of: z.string().optional(),
+  name: z.string().optional(),
+  project: z.string().optional(),
+  /** Only those of untrusted jobs. */
+  untrusted: z.boolean().optional(),
+  /** Only counts. */
+  dryRun: z.boolean(),
+});
+export type ClearCachesRequest = z.infer<typeof clearCachesRequest>;
+
+export const cachesClearedView = z.object({
+  caches: z.number(),
+  bytes: z.number(),
+  /** Caches that stay, because a job uses them. */
+  inUse: z.number(),
+  dryRun: z.boolean(),
+});
+export type CachesClearedView = z.infer<typeof cachesClearedView>;
+
 /** Bytes of the tar of a workspace. */
 export const workspaceLimit = 2 * 2 ** 30;
 

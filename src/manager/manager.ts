@@ -136,6 +136,8 @@ export function createManager(parts: ManagerParts): Manager {
       return start.running ? runAttended(loop, queue.attendedBy(id), start, signal) : held.shell(id, start, signal);
     },
     pruneJobs: createPruneJobs({ store, queue, clock, logs: loop.logs }),
+    caches: (signal) => loop.cacheDesk.list(signal),
+    clearCaches: (request, signal) => loop.cacheDesk.clear(request, signal),
     logs: (source, how, signal) => logs.read(source, how, signal),
     agentLogs: (source, how, signal) => logs.own(source, how, signal),
 

@@ -1,5 +1,6 @@
 /** Volumes and caches as people write them: `HOST:CONTAINER[:VARIABLE][:ro|rw]`, for a cache also `NAME:CONTAINER…`. */
-import { join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
+import { fileNameOf } from '../base/file-name.ts';
 import type { Parsed } from '../base/units.ts';
 import type { Mount } from '../ports/runtime.ts';
 
@@ -116,6 +117,11 @@ export function cachesFolder(stateDir: string): string {
 /** The folder of a named cache. `agent`: the slot's name, or `{name}`. */
 export function cachePath(stateDir: string, pool: string, agent: string, cache: string): string {
   return join(cachesFolder(stateDir), pool, agent, cache);
+}
+
+/** The same for the jobs of one project. `path`: of the slot's own cache. No agent has such a name. */
+export function projectCachePath(path: string, project: string): string {
+  return join(`${dirname(path)}@${fileNameOf(project)}`, basename(path));
 }
 
 /** The same for untrusted jobs of one repository. `repository`: hex digits that stand for it. */

@@ -116,6 +116,7 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
     isolation: 'full',
     hooks: null,
     plugins: null,
+    cacheFor: 'slot',
     cacheLimit: 0,
     imageRecipe: null,
     recipe: { ...bareRecipe, image: 'debian', pull: 'missing' },

@@ -6,6 +6,7 @@ import { OneTimeFiles } from '../../src/ci/filter/one-time-files.ts';
 import type { Rules } from '../../src/ci/filter/rules.ts';
 import { Seal, type Sealed } from '../../src/ci/filter/seal.ts';
 import { type FilterLimits, FilterServer } from '../../src/ci/filter/server.ts';
+import type { StoredCaches } from '../../src/ci/stored/store.ts';
 import { noProxies } from '../../src/http/proxies.ts';
 import { systemClock } from '../../src/system/system-clock.ts';
 import { scratch } from '../support/scratch.ts';
@@ -54,6 +55,7 @@ export async function filterBench(
   answer: (request: IncomingMessage, body: string) => { readonly status?: number; readonly json?: unknown } = () => ({}),
   limits: Partial<FilterLimits> = {},
   more: Readonly<Record<string, Rules>> = {},
+  caches?: StoredCaches,
 ): Promise<FilterBench> {
   const seen: string[] = [];
   const heads: IncomingMessage['headers'][] = [];
@@ -76,6 +78,7 @@ export async function filterBench(
     proxies: noProxies,
     clock: systemClock,
     limits,
+    ...(caches !== undefined && { caches }),
     identity: { key: Buffer.alloc(32, 9), version: '1' },
     rules: new Map([[buildkiteRulesOf, buildkiteRules], ...Object.entries(more)]),
     log: { info: say, warn: say, error: say },

@@ -66,6 +66,7 @@ export function lateGitea({ gitea = memoryGitea(), pool: more = {}, keys, ...opt
     left: here.left,
     filter: fakeFilter,
     places: new Map(),
+    minFree: 0,
     files: { ...files, keep: (id, one) => track(files.keep(id, one)) },
     rows: new LateRows('forge', { store, clock, log }, (one) => ({
       ...port.aboutOf(one),

@@ -81,6 +81,7 @@ export function gitlabService({
     log,
     left: here.left,
     places: new Map(),
+    minFree: 0,
     filter,
     pools: [ownPool],
     files: { ...real, keep: (id, what) => track(real.keep(id, what)) },

@@ -38,6 +38,12 @@ export interface JobSpec {
   readonly name?: string;
   /** Paths to keep. */
   readonly artifacts?: readonly string[];
+  /** As the server gives it, with keys that end in what the ref is. */
+  readonly cache?: readonly Readonly<Record<string, unknown>>[];
+  /** Whether its ref is protected; left out: an old server. */
+  readonly isProtected?: boolean;
+  /** Default `acme/demo`. */
+  readonly project?: string;
   /** The commit of `sources` that it begins with; none: it fetches nothing. */
   readonly sha?: string;
   /** Earlier jobs whose artifacts it gets. */
@@ -119,16 +125,25 @@ export function memoryGitlab({
   const named = (one: string | Readonly<Record<string, unknown>>) => (typeof one === 'string' ? { name: one } : one);
 
   function payload({ id, token: own, spec }: JobRow) {
-    const { image, services = [], ref = 'main', tag = false, name = `job ${id}`, artifacts, needs = [] } = spec;
+    const {
+      image,
+      services = [],
+      ref = 'main',
+      tag = false,
+      name = `job ${id}`,
+      artifacts,
+      needs = [],
+      project = 'acme/demo',
+    } = spec;
     const predefined = {
       CI: 'true',
       CI_JOB_ID: String(id),
       CI_JOB_NAME: name,
-      CI_JOB_URL: `${url}/acme/demo/-/jobs/${id}`,
+      CI_JOB_URL: `${url}/${project}/-/jobs/${id}`,
       CI_PIPELINE_ID: '7',
       CI_PIPELINE_SOURCE: 'push',
       CI_PROJECT_ID: '1',
-      CI_PROJECT_PATH: 'acme/demo',
+      CI_PROJECT_PATH: project,
       CI_SERVER_URL: url,
       CI_COMMIT_REF_NAME: ref,
       GIT_STRATEGY: spec.sha === undefined ? 'none' : 'clone',
@@ -143,15 +158,16 @@ export function memoryGitlab({
         stage: 'test',
         project_id: 1,
         project_name: 'demo',
-        project_full_path: 'acme/demo',
+        project_full_path: project,
         ...(spec.runningOnInstance !== undefined && { project_jobs_running_on_instance_runners_count: spec.runningOnInstance }),
       },
       git_info: {
-        repo_url: `${url.replace('://', `://gitlab-ci-token:${own}@`)}/acme/demo.git`,
+        repo_url: `${url.replace('://', `://gitlab-ci-token:${own}@`)}/${project}.git`,
         ref,
         sha: spec.sha ?? 'a'.repeat(40),
         before_sha: '0'.repeat(40),
         ref_type: tag ? 'tag' : 'branch',
+        ...(spec.isProtected !== undefined && { protected: spec.isProtected }),
         depth: 0,
         refspecs: [`+refs/heads/${ref}:refs/remotes/origin/${ref}`],
       },
@@ -166,7 +182,7 @@ export function memoryGitlab({
       image: image === undefined ? null : named(image),
       services: services.map(named),
       artifacts: artifacts === undefined ? [] : [{ paths: artifacts, when: 'always' }],
-      cache: [],
+      cache: spec.cache ?? [],
       credentials: [],
       dependencies: needs.map((other) => {
         const done = jobs.find((one) => one.id === other);

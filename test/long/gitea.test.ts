@@ -203,6 +203,35 @@ pools:
     expect(readdirSync(join(here.home.stateDir, 'jobs-forge'))).toEqual([]);
   });
 
+  test('what a job keeps as actions/cache does is found by the next job of its repository', async () => {
+    const run = `call() {
+  local url=\${ACTIONS_CACHE_URL#http://} body=\${3-}
+  local host=\${url%%/*}
+  exec 3<>/dev/tcp/\${host%:*}/\${host##*:}
+  printf '%s /%s%s HTTP/1.1\\r\\nHost: %s\\r\\nAuthorization: Bearer %s\\r\\nConnection: close\\r\\nContent-Range: bytes 0-%d/*\\r\\nContent-Length: %d\\r\\n\\r\\n%s' \\
+    "$1" "\${url#*/}" "$2" "$host" "$ACTIONS_RUNTIME_TOKEN" $((\${#body} - 1)) \${#body} "$body" >&3
+  tr -d '\\r' <&3
+}
+at=_apis/artifactcache
+location=$(call GET "$at/cache?keys=npm-&version=v" | sed -n 's/.*"archiveLocation":"\\([^"]*\\)".*/\\1/p')
+[ -z "$location" ] || echo "found: $(call GET "\${location#"$ACTIONS_CACHE_URL"}" | tail -n 1)"
+id=$(call POST $at/caches '{"key":"npm-1","version":"v","cacheSize":5}' | sed -n 's/.*"cacheId":\\([0-9]*\\).*/\\1/p')
+call PATCH $at/caches/$id hello | head -n 1
+call POST $at/caches/$id '{"size":5}' | head -n 1`;
+    await using here = await lateBench('cached', { 'a.yml': workflow(run) });
+    await here.home.up();
+    await here.dispatch('a.yml');
+    const [first] = await here.until(([one]) => one !== undefined && isOver(one));
+    expect(await here.log(first?.id)).toMatch(/200 OK[\s\S]*200 OK/);
+    await here.dispatch('a.yml');
+    const jobs = await here.until((all) => all.length === 2 && all.every(isOver));
+    const said = await Promise.all(jobs.map(({ id }) => here.log(id)));
+    expect(said.filter((text) => text.includes('found: hello'))).toHaveLength(1);
+    expect(said.join('')).not.toContain('ojf_');
+    const listed = await here.home.cli(['caches', '--json']).ended;
+    expect(JSON.parse(listed.stdout)).toMatchObject({ kind: 'service', of: 'forge', name: 'npm-1', project: 'acme/cached', trusted: true });
+  });
+
   test('a fork’s pull request is refused before any sandbox has it, with the reason in its log', async () => {
     const checked = workflow('echo from a fork').replace('on: workflow_dispatch', 'on: pull_request');
     await using here = await lateBench('forked', { 'check.yml': checked });

@@ -120,7 +120,7 @@ pools:
     using dir = scratch();
     symlinkSync(gitlabRunner, join(dir.path, 'gitlab-runner'));
     const [key, url] = ['key-of-the-job-0123456789', `http://127.0.0.1:${await freePort()}/gitlab/ojf_sealed`];
-    const how = { name: 'one', url, ca: null, workspace: dir.path, before: [], notes: [], container: null };
+    const how = { name: 'one', url, ca: null, workspace: dir.path, before: [], notes: [], container: null, kept: null };
     const script = gitlabScript({ ...how, token: runnerTokenOf(key) });
     const env = { PATH: `${dir.path}:${process.env.PATH}`, HOME: dir.path };
     const child = startChild('sh', ['-c', script], { cwd: dir.path, env });

@@ -242,6 +242,15 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       while (job.view.state !== 'done') await once(job.changed, 'change', { signal });
       return job.view;
     },
+    caches: async () => [
+      ...[
+        { kind: 'named' as const, of: 'gpu', name: 'depot', agent: 'gpu.1', project: null, trusted: true, bytes: 2 ** 21, usedAt: Date.now(), inUse: true },
+        { kind: 'service' as const, of: 'lab', name: 'npm', agent: null, project: 'acme/app', trusted: false, bytes: 2 ** 20, usedAt: Date.now() - 7_200_000, inUse: false },
+      ],
+    ],
+    async clearCaches({ dryRun, name }) {
+      return { caches: 1, bytes: 2 ** 20, inUse: name === 'depot' ? 1 : 0, dryRun };
+    },
     async pruneJobs({ olderThan, dryRun }) {
       const over = manager
         .jobs({ all: true, pool: null })

@@ -33,6 +33,7 @@ it('what holds of a service and its pools where little is written', async () => 
     isolation: 'full',
     hooks: null,
     plugins: null,
+    cacheFor: 'slot',
     cacheLimit: 50 * 2 ** 30,
     trust: {
       forks: 'run-without-secrets',
@@ -70,6 +71,7 @@ it('and where all is written', async () => {
   expect(config.pools[0]).toMatchObject({
     hooks: '/srv/hooks',
     plugins: '/srv/plugins',
+    cacheFor: 'slot',
     cacheLimit: 2 ** 31,
     isolation: 'none',
     runtime: 'process',

@@ -15,7 +15,7 @@ import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { FilterProcess } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
-import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
+import { hasOwnImage, recipeOf, wantsOther } from '../kit/admission.ts';
 import { openAgentProgram } from '../kit/agent-program.ts';
 import { whyEnding, whyLost } from '../kit/last-words.ts';
 import { jobGone, jobUndecided, whenCommitted } from '../kit/late-bound.ts';
@@ -199,8 +199,7 @@ class BuildkiteService {
     const pool = reservation === null ? undefined : this.#shared.poolOf(reservation.slot);
     // A job without admission gets nothing of the pool or another repository.
     if (reservation === null || reservation.admission === null || pool === undefined) throw jobUndecided(job);
-    const { admission } = reservation;
-    return admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(admission), stateDir, places);
+    return recipeOf(recipe, pool, reservation.admission, stateDir, places);
   }
 
   #apply(change: Change): void {

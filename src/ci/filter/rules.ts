@@ -29,6 +29,8 @@ export type RuleVerdict =
       /** The key of what was left, in the body of the call. null, or absent: the sealed token has it, if any. */
       readonly keyIn?: (json: unknown) => string | null;
     }
+  /** Answered by the filter itself, from the caches of this host. */
+  | { readonly kind: 'caches' }
   /** Streamed both ways. `toldAs`: what the agent is told in the place of a status. */
   | { readonly kind: 'stream'; readonly toldAs?: (status: number) => number }
   /** Read as a whole before it is forwarded. */

@@ -26,6 +26,15 @@ const sealed = z.strictObject({
   file: z.string().optional(),
   /** Headers with which the service knows the agent, in the place of those that the agent sends. */
   signs: z.record(z.string(), z.string()).optional(),
+  /** Which caches of its host it reads, and writes; null: none. Paths, as `ownerPath` makes them. `as`: how its runner asks for them. */
+  caches: z
+    .strictObject({
+      as: z.enum(['s3', 'actions']),
+      writes: z.string().nullable(),
+      reads: z.array(z.string()),
+      limits: z.strictObject({ bytes: z.number(), minFree: z.number() }),
+    })
+    .optional(),
   /** Wall clock, ms since the epoch, at which it expires. */
   until: z.number(),
 });

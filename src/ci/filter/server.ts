@@ -16,6 +16,8 @@ import { bytesOf } from '../../http/exchange.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Proxies } from '../../http/proxies.ts';
 import { jsonOf } from '../../system/json.ts';
+import type { StoredCaches } from '../stored/store.ts';
+import { serveCaches } from './cache-calls.ts';
 import type { Certificate } from './certificates.ts';
 import type { OneTimeFiles } from './one-time-files.ts';
 import { type Identity, proveAt } from './proof.ts';
@@ -45,6 +47,8 @@ export interface FilterServerParts {
   readonly seal: Seal;
   readonly rules: ReadonlyMap<string, Rules>;
   readonly left: Pick<OneTimeFiles, 'take'>;
+  /** Absent: it keeps none. */
+  readonly caches?: StoredCaches;
   readonly proxies: Proxies;
   readonly clock: Clock;
   readonly log: Log;
@@ -230,6 +234,13 @@ export class FilterServer {
     say(verdict.status, found, verdict.type);
   }
 
+  async #caches({ request, response, sealed, usage }: Call, asked: FilterRequest): Promise<void> {
+    const { caches: store } = this.#parts;
+    const { caches } = sealed;
+    if (store === undefined || caches === undefined) return this.#deny({ response, sealed, usage }, 403, 'This job has no caches.');
+    await serveCaches({ request, response, sealed, caches, asked, store });
+  }
+
   /** Refuses, and logs each reason once per job: that shows jobs that try their token elsewhere. */
   #deny({ response, sealed, usage }: Pick<Call, 'response' | 'sealed' | 'usage'>, status: number, why: string): void {
     if (!usage.said.has(why) && usage.said.size < 100) this.#parts.log.warn('call of a job refused', { job: sealed.job, why });
@@ -273,6 +284,7 @@ export class FilterServer {
       const call: Call = { request, response, sealed, rules, below: url.slice(above.length), usage, signal };
       if (verdict.kind === 'refused') this.#deny(call, verdict.status, verdict.why);
       else if (verdict.kind === 'whole') await this.#whole(call, verdict);
+      else if (verdict.kind === 'caches') await this.#caches(call, { ...asked, segments });
       else if (verdict.kind !== 'stream') await this.#answer(call, verdict);
       else await this.#stream(call, verdict.toldAs ?? ((status) => status));
     } finally {

@@ -29,7 +29,7 @@ import { giteaRules, giteaRulesOf } from './filter-rules.ts';
 import { endTask } from './last-words.ts';
 import { createPlaces, type Places } from './registry.ts';
 import { equippedForGitea, giteaScript } from './script.ts';
-import { type GivenTask, handedIn, type TaskFacts, taskFacts, taskIn } from './task.ts';
+import { cacheTokenOf, type GivenTask, handedIn, type TaskFacts, taskFacts, taskIn } from './task.ts';
 import { type GiteaServiceConfig, labelsOf } from './type.ts';
 import { failedIn, type GiteaJob, giteaEnd, outsideScript, repositoryOf } from './wire.ts';
 
@@ -228,7 +228,7 @@ export class GiteaPort implements LatePort<Given, TaskKey> {
   async script(
     { name, workspace }: AgentContext,
     one: Given,
-    { way: { origin, ca }, notes, leave, ...how }: JobHandover,
+    { way: { origin, ca }, notes, leave, caches, ...how }: JobHandover,
     signal: AbortSignal,
   ): Promise<string> {
     const { runner, answer } = one;
@@ -245,7 +245,9 @@ export class GiteaPort implements LatePort<Given, TaskKey> {
     const { timeout = null } = this.#parts.pool ?? {};
     const labels = this.#parts.pool === undefined ? [] : labelsOf(this.#parts.pool);
     const before = [...noProxyFor(url), ...(ca === null ? [] : acceptsToo(ca, `${workspace}/.onejob-ca.pem`))];
-    const more = { timeout, hasEngine: hasEngine(this.#parts.pool, how), before };
+    const secret = cacheTokenOf(this.#taskOf(one));
+    const kept = secret === null ? null : caches('actions', secret);
+    const more = { timeout, hasEngine: hasEngine(this.#parts.pool, how), before, caches: kept };
     return giteaScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, ...more });
   }
 

@@ -30,12 +30,14 @@ export interface GiteaScript extends RunnerKey {
   readonly timeout: number | null;
   /** Whether the sandbox has an engine of its own, which containers of the job may use as well. */
   readonly hasEngine: boolean;
+  /** Of the caches of Actions that the host keeps for the job; null: it keeps none. */
+  readonly caches?: string | null;
   /** Shell lines before the runner. */
   readonly before?: readonly string[];
 }
 
 export function giteaScript(of: GiteaScript): string {
-  const { id, uuid, token, name, url, labels, workspace, timeout, hasEngine, before = [] } = of;
+  const { id, uuid, token, name, url, labels, workspace, timeout, hasEngine, caches = null, before = [] } = of;
   const registration = { id, uuid, name, token, address: url, labels: labels.map((label) => `${label}:host`), ephemeral: true };
   const config = {
     log: { level: 'info' },
@@ -49,7 +51,9 @@ export function giteaScript(of: GiteaScript): string {
       fetch_interval_max: '1s',
       log_report_interval: '2s',
       log_report_max_latency: '1s',
+      ...(caches !== null && { envs: { ACTIONS_CACHE_URL: `${caches}/` } }),
     },
+    // The runner's own server would end with it, and a shared one trusts every job that knows its secret.
     cache: { enabled: false },
     // Where there is an engine, the runner finds it. This decides whether containers of the job find its socket, as with Gitea's defaults.
     container: { docker_host: hasEngine ? '' : '-' },

@@ -33,6 +33,12 @@ export function taskIn(answer: Buffer): GivenTask | null {
   return { id: protoNumber(fieldOf(fields, idNo)), context, vars: Object.fromEntries(vars) };
 }
 
+/** What its steps show to a cache server (runner 1.0.8, `internal/app/run/runner.go`); null: an older server gives none. */
+export function cacheTokenOf({ context }: Pick<GivenTask, 'context'>): string | null {
+  const token = context.gitea_runtime_token;
+  return typeof token === 'string' && token !== '' ? token : null;
+}
+
 export interface HandIn {
   /** Of the server. */
   readonly url: string;

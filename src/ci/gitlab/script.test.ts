@@ -13,6 +13,7 @@ function run(
   env: Readonly<Record<string, string>> = {},
   notes: readonly string[] = [],
   container: GitlabScript['container'] = null,
+  kept: GitlabScript['kept'] = null,
 ) {
   const dir = scratch();
   const bin = join(dir.path, 'bin');
@@ -29,6 +30,7 @@ function run(
     before: [],
     notes,
     container,
+    kept,
   });
   const { status, stdout } = spawnSync('/bin/sh', ['-c', text], {
     env: { PATH: `${bin}:${process.env.PATH}`, ...env },
@@ -50,6 +52,17 @@ it('writes the way to the filter into a file that only its user reads, and says 
     ...[`builds_dir = "${dir}/builds"`, `cache_dir = "${dir}/cache"`, 'shell = "bash"'],
     ...['environment = ["GOGC=", "GOMEMLIMIT="]', ''],
   ]);
+});
+
+it('keeps caches at the filter, by an address that the runner signs itself and shows nowhere', () => {
+  const { config, stdout } = run({}, [], null, {
+    address: 'http://172.18.0.1:7070/onejob-cache/ojf_caches',
+    secret: 'for this job',
+  });
+  const s3 =
+    's3 = { ServerAddress = "172.18.0.1:7070", Insecure = true, AccessKey = "for this job", SecretKey = "for this job", BucketName = "onejob-cache", BucketLocation = "us-east-1", PathStyle = true }';
+  expect(config).toContain(`\ncache = { Type = "s3v2", Path = "ojf_caches", Shared = true, RedactURL = true, ${s3} }\n`);
+  expect(stdout).not.toContain('ojf_');
 });
 
 it('runs a job with an image in the engine of its sandbox, which may do anything there', () => {

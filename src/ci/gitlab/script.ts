@@ -37,6 +37,8 @@ export interface GitlabScript {
    * sandbox.
    */
   readonly container: { readonly image: string | null } | null;
+  /** Caches that the host keeps, with what the runner shows there besides the address; null: it keeps none for this job. */
+  readonly kept: { readonly address: string; readonly secret: string } | null;
 }
 
 /**
@@ -54,13 +56,22 @@ function dockerKeys({ image }: { readonly image: string | null }): string {
   return `{ ${toml(keys)} }`;
 }
 
+/** The runner signs addresses of a bucket itself, and asks nobody. Its log must not show them: in them is the sealed token. */
+function cacheKeys({ address, secret }: NonNullable<GitlabScript['kept']>): string {
+  const { host, pathname } = new URL(address);
+  const [, bucket = '', sealed = ''] = pathname.split('/');
+  const of = { Type: 's3v2', Path: sealed, Shared: true, RedactURL: true };
+  const keys = { AccessKey: secret, SecretKey: secret, BucketName: bucket, BucketLocation: 'us-east-1', PathStyle: true };
+  return `{ ${toml(of)}, s3 = { ${toml({ ServerAddress: host, Insecure: true, ...keys })} } }`;
+}
+
 /** A JSON text is a TOML text. */
 const toml = (keys: Readonly<Record<string, unknown>>, between = ', '): string =>
   Object.entries(keys)
     .map(([key, value]) => `${key} = ${JSON.stringify(value)}`)
     .join(between);
 
-export function gitlabScript({ name, url, token, ca, workspace, before, notes, container }: GitlabScript): string {
+export function gitlabScript({ name, url, token, ca, workspace, before, notes, container, kept }: GitlabScript): string {
   const keys = {
     name,
     url,
@@ -71,7 +82,12 @@ export function gitlabScript({ name, url, token, ca, workspace, before, notes, c
       : { executor: 'docker' }),
     ...(notes.length > 0 && { pre_build_script: `printf '%s\n' ${notes.map(inQuotes).join(' ')}` }),
   };
-  const lines = ['[[runners]]', toml(keys, '\n'), ...(container === null ? [] : [`docker = ${dockerKeys(container)}`])];
+  const lines = [
+    '[[runners]]',
+    toml(keys, '\n'),
+    ...(container === null ? [] : [`docker = ${dockerKeys(container)}`]),
+    ...(kept === null ? [] : [`cache = ${cacheKeys(kept)}`]),
+  ];
   const own = inQuotes(`${workspace}/.runner`);
   return [
     'umask 077',

@@ -3,7 +3,7 @@
  * speaks for it with the job's own token.
  */
 
-import { hash } from 'node:crypto';
+import { hash, randomUUID } from 'node:crypto';
 import { isOwnName } from '../../base/image-reference.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { CiService } from '../../ports/ci-service.ts';
@@ -15,6 +15,7 @@ import { noProxyFor } from '../kit/mounted.ts';
 import { LateBound, openLate } from '../late/engine.ts';
 import type { LatePort } from '../late/port.ts';
 import type { OpenParts } from '../parts.ts';
+import { trustedCaches } from '../stored/store.ts';
 import { GitlabClient } from './client.ts';
 import { gitlabFindings } from './doctor.ts';
 import { jobFacts } from './facts.ts';
@@ -75,6 +76,7 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
       return { definition: pipeline, build, repository, branch: branch ?? tag, reason, link, title: parts.join(' ') };
     },
     factsOf: jobFacts,
+    kinds: { all: [protectedCaches, trustedCaches], of: (given) => (isProtected(given) ? protectedCaches : trustedCaches) },
     envOf: ({ variables }) => Object.fromEntries(variables.map(({ key, value }) => [key, value])),
     // As the runner does it, but only once: `$NAME` and `${NAME}`.
     imageOf({ image, variables }, admitted) {
@@ -122,14 +124,27 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
     failsOutside: (line) => line.includes('Job failed (system failure): '),
     // Of the shell, and of a container.
     exitIn: (line) => /Job failed: exit (?:status|code) (\d+)/.exec(line)?.[1] ?? null,
-    script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leaveApart, trusted }) {
+    script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leaveApart, trusted, caches }) {
       const { sealed, key } = leaveApart(payloadFor(given, new URL(origin).hostname, secrets));
       const url = `${origin}/${gitlabRules.root}/${sealed}`;
       const isContainer = hasEngine(pool, { trusted }) && (given.image != null || (given.services ?? []).length > 0);
       const container = isContainer ? { image: pool === undefined ? null : imageOutside(pool) } : null;
-      return gitlabScript({ name, url, token: runnerTokenOf(key), ca, workspace, notes, before: noProxyFor(url), container });
+      const secret = randomUUID();
+      const address = (given.cache ?? []).length > 0 ? caches('s3', secret) : null;
+      const kept = address === null ? null : { address, secret };
+      return gitlabScript({ name, url, token: runnerTokenOf(key), ca, workspace, notes, before: noProxyFor(url), container, kept });
     },
   };
+}
+
+/** Of refs that GitLab protects. Their jobs share no cache with others of the project, as in GitLab, which ends the keys differently. */
+const protectedCaches = `${trustedCaches}-protected`;
+
+/** A pipeline may set the variable, too, which then has two values. */
+function isProtected({ git_info: git, variables }: GivenJob): boolean {
+  if (git.protected != null) return git.protected;
+  const said = variables.filter(({ key }) => key === 'CI_COMMIT_REF_PROTECTED');
+  return said.length > 0 && said.every(({ value }) => value === 'true');
 }
 
 /** The image of a pool as other engines can pull it; null: they cannot. */

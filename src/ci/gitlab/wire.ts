@@ -21,13 +21,14 @@ export const givenJob = z.looseObject({
     /** `+Inf` unless the runner is one of the instance (GitLab's `Ci::BuildRunnerPresenter`); an old server does not say. */
     project_jobs_running_on_instance_runners_count: z.string().nullish().catch(null),
   }),
-  git_info: z.looseObject({ repo_url: text, ref: text, ref_type: text, sha: text }),
+  git_info: z.looseObject({ repo_url: text, ref: text, ref_type: text, sha: text, protected: z.boolean().nullish().catch(null) }),
   variables: z
     .array(variable)
     .nullish()
     .transform((found) => found ?? []),
   image: image.nullish().catch(null),
   services: z.array(image).nullish().catch([]),
+  cache: z.array(z.unknown()).nullish().catch([]),
   features: z.looseObject({ failure_reasons: z.array(z.string()).catch([]) }).catch({ failure_reasons: [] }),
 });
 export type GivenJob = z.output<typeof givenJob>;

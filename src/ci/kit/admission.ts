@@ -7,7 +7,7 @@ import type { Config, PoolConfig, TrustConfig } from '../../config/config.ts';
 import { whyNoStranger } from '../../config/host-places.ts';
 import { hasImages } from '../../config/types.ts';
 import type { Mount, Recipe } from '../../ports/runtime.ts';
-import { isNamed, untrustedCachePath } from '../../schema/volumes.ts';
+import { isNamed, projectCachePath, untrustedCachePath } from '../../schema/volumes.ts';
 import { type JobSecrets, openJobSecrets, type PinStore } from '../../secrets/job-secrets.ts';
 import type { SecretKeys } from '../../secrets/keys.ts';
 import { formatOf, secretsIn } from '../../secrets/open.ts';
@@ -80,13 +80,43 @@ export function hasEngine(
   return pool?.recipe.containers !== undefined && (trusted || pool.trust.containers === 'allow');
 }
 
+/** What a job with this admission has in the place of the pool's recipe, which is expanded for the slot; null: that one. */
+export function recipeOf(
+  recipe: Recipe,
+  pool: PoolConfig,
+  admission: Extract<Admission, { kind: 'run' }>,
+  stateDir: string,
+  places: Config['places'],
+): Recipe | null {
+  if (!admission.trusted) return untrustedRecipe(recipe, pool, cacheKeyOf(admission), stateDir, places, projectOf(admission));
+  return hasProjectCaches(pool) ? { ...recipe, mounts: ofProject(recipe.mounts, pool, projectOf(admission)) } : null;
+}
+
+const hasProjectCaches = ({ cacheFor, recipe }: Pick<PoolConfig, 'cacheFor' | 'recipe'>): boolean =>
+  cacheFor === 'project' && recipe.mounts.some(({ cache }) => isNamed(cache));
+
+/** Named caches as the trusted jobs of a project have them. A job of an unknown project has none. */
+function ofProject(mounts: readonly Mount[], { cacheFor }: Pick<PoolConfig, 'cacheFor'>, project: string | null): Mount[] {
+  return mounts.flatMap((mount) => {
+    if (cacheFor === 'slot' || !isNamed(mount.cache)) return [mount];
+    return project === null ? [] : [{ ...mount, host: projectCachePath(mount.host, project) }];
+  });
+}
+
+/** The project of a job, of which a pull request of a fork is one, too: nothing that its author can choose. null: unknown. */
+export function projectOf({ facts }: { readonly facts: TrustFacts }): string | null {
+  if (facts.pipeline !== null) return facts.organisation === null ? facts.pipeline : `${facts.organisation}/${facts.pipeline}`;
+  return facts.repository === null ? null : normalRepository(facts.repository);
+}
+
 /** `recipe`: the pool's, expanded for the slot, with its image. `key`: of its caches (`cacheKeyOf`); null: it has none. */
 export function untrustedRecipe(
   recipe: Recipe,
-  pool: Pick<PoolConfig, 'name' | 'runtime' | 'trust'>,
+  pool: Pick<PoolConfig, 'name' | 'runtime' | 'trust' | 'cacheFor'>,
   key: string | null,
   stateDir: string,
   places: Config['places'],
+  project: string | null = null,
 ): Recipe {
   const { trust, name } = pool;
   const own = trust.caches === 'private' ? key : null;
@@ -94,6 +124,7 @@ export function untrustedRecipe(
     // What onejob adds itself: hooks and the agent's program must not be left out because a server is slow.
     const known = mount.container.startsWith(`${ownFolder}/`) ? null : places;
     if (mount.cache === null) return whyNoStranger(mount.host, known) === null ? [{ ...mount, readOnly: true }] : [];
+    if (trust.caches === 'read' && isNamed(mount.cache)) return ofProject([{ ...mount, readOnly: true }], pool, project);
     return own === null || !isNamed(mount.cache)
       ? []
       : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];
@@ -121,13 +152,11 @@ export function wantsOther(
   stateDir: string,
   places: Config['places'],
 ) {
-  if (admission.trusted) return false;
+  if (admission.trusted) return pool !== undefined && hasProjectCaches(pool);
   if (pool === undefined) return true;
   // A template's path is known only for a slot.
   if (pool.recipe.mounts.some(({ host, cache }) => cache === null && host.includes('{name}'))) return true;
-  return (
-    JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(admission), stateDir, places)) !== JSON.stringify(pool.recipe)
-  );
+  return JSON.stringify(recipeOf(pool.recipe, pool, admission, stateDir, places)) !== JSON.stringify(pool.recipe);
 }
 
 /** Whether the sandbox of a job with this admission has another image than its pool's. */

@@ -59,16 +59,16 @@ export function decideTrust(facts: TrustFacts, trust: TrustConfig): TrustVerdict
   const others = pipeline ?? repository ?? revision ?? source ?? (trust.triggered === 'trust' ? null : whyTriggered(facts));
   if (fork !== null && trust.forks === 'refuse') return refused(fork, 'forks');
   if (others !== null && trust.others === 'refuse') return refused(others, 'others');
-  if (fork !== null) return untrusted(fork, 'forks');
-  return others === null ? { kind: 'trusted' } : untrusted(others, 'others');
+  if (fork !== null) return untrusted(fork, 'forks', trust);
+  return others === null ? { kind: 'trusted' } : untrusted(others, 'others', trust);
 }
 
 function refused(why: string, rule: 'forks' | 'others'): TrustVerdict {
   return { kind: 'refused', why: told(why, `trust.${rule}: refuse`) };
 }
 
-function untrusted(why: string, rule: 'forks' | 'others'): TrustVerdict {
-  const loss = 'The job runs without secrets, and without the caches of its pool';
+function untrusted(why: string, rule: 'forks' | 'others', { caches }: TrustConfig): TrustVerdict {
+  const loss = `The job runs without secrets${caches === 'read' ? '' : ', and without the caches of its pool'}`;
   return { kind: 'untrusted', why: `${loss}: ${told(why, `trust.${rule}: run-without-secrets`)}` };
 }
 

@@ -25,18 +25,20 @@ import { describeSecret, readSecret } from '../../schema/secret-reference.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { subdirectory } from '../../store/directory.ts';
+import { cacheRoot, cacheRulesOf } from '../filter/cache-calls.ts';
 import { type Filter, FilterProcess } from '../filter/filter.ts';
 import { OneTimeFiles } from '../filter/one-time-files.ts';
 import type { Sealed } from '../filter/seal.ts';
-import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
+import { cacheKeyOf, hasOwnImage, projectOf, recipeOf, wantsOther } from '../kit/admission.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
 import { LateRows } from '../kit/job-rows.ts';
 import { whyEnding, whyLost } from '../kit/last-words.ts';
 import { jobGone, jobUndecided, whenCommitted } from '../kit/late-bound.ts';
 import { untilProgram } from '../kit/until-program.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
+import { ownerPath, trustedCaches, untrustedPrefix } from '../stored/store.ts';
 import { type JobsParts, jobIdOf, type LateJob, LateJobs, openJobFiles } from './jobs.ts';
-import type { LatePort } from './port.ts';
+import type { Admitted, JobHandover, LatePort } from './port.ts';
 
 export interface LateParts<G, K> extends Pick<JobsParts<G, K>, 'port' | 'files' | 'rows' | 'admission' | 'images'> {
   readonly service: string;
@@ -51,6 +53,8 @@ export interface LateParts<G, K> extends Pick<JobsParts<G, K>, 'port' | 'files' 
   readonly slots: Pick<SlotFacts, 'jobsOf'>;
   readonly stateDir: string;
   readonly places: Config['places'];
+  /** Share of the disk that caches leave free. */
+  readonly minFree: number;
   readonly clock: Clock;
   readonly log: Log;
   readonly random: () => number;
@@ -76,6 +80,7 @@ export function openLate<G, K>(service: string, port: LatePort<G, K>, parts: Ope
     pools,
     slots,
     stateDir: store.dir,
+    minFree: parts.config.diskMinFree ?? 0,
     clock,
     log,
     random: Math.random,
@@ -410,12 +415,9 @@ export class LateBound<G, K> {
     const one = this.#jobs.of(job);
     // A job without admission gets nothing of the pool.
     if (one === null || one.admission === null || this.#pool === undefined) throw jobUndecided(job);
-    const { trusted } = one.admission;
-    const base = trusted
-      ? recipe
-      : untrustedRecipe(recipe, this.#pool, cacheKeyOf(one.admission), this.#parts.stateDir, this.#parts.places);
-    if (one.image !== null) return { ...base, image: one.image, ...this.#jobs.imageRights(one.image, trusted) };
-    return trusted ? null : base;
+    const other = recipeOf(recipe, this.#pool, one.admission, this.#parts.stateDir, this.#parts.places);
+    if (one.image === null) return other;
+    return { ...(other ?? recipe), image: one.image, ...this.#jobs.imageRights(one.image, one.admission.trusted) };
   }
 
   async #register(context: AgentContext, inner: AbortSignal): Promise<Registration> {
@@ -437,8 +439,46 @@ export class LateBound<G, K> {
       return { sealed: seal.close({ ...about, token: randomUUID() }), key };
     };
     const { secrets, trusted } = admission;
-    const script = await this.#parts.port.script(context, given, { way, notes, secrets, trusted, leave, leaveApart }, inner);
+    const caches: JobHandover['caches'] = (as, token) => {
+      // The programs that ask for them accept no certificate of the filter.
+      const own = way.ca === null ? this.#cachesFor(admission, given) : null;
+      if (own === null) return null;
+      const endpoint = way.origin;
+      const sealed = seal.close({
+        rules: cacheRulesOf,
+        endpoint,
+        token,
+        use: 'caches',
+        job: about.job,
+        build: null,
+        until,
+        caches: { as, ...own },
+      });
+      return `${endpoint}/${cacheRoot}/${sealed}`;
+    };
+    const how = { way, notes, secrets, trusted, leave, leaveApart, caches };
+    const script = await this.#parts.port.script(context, given, how, inner);
     return { id: null, script, files: null };
+  }
+
+  /** Which caches of this host the job may read and write; null: none. */
+  #cachesFor(admission: Admitted, given: G): Omit<NonNullable<Sealed['caches']>, 'as'> | null {
+    const pool = this.#pool;
+    const project = projectOf(admission);
+    if (pool === undefined || project === null) return null;
+    const { port, service, minFree } = this.#parts;
+    const pathOf = (trust: string): string => ownerPath({ service, project, trust });
+    const limits = { bytes: pool.cacheLimit, minFree };
+    const { all, of } = port.kinds ?? { all: [trustedCaches], of: () => trustedCaches };
+    const key = cacheKeyOf(admission);
+    const owns = admission.trusted
+      ? of(given)
+      : pool.trust.caches === 'private' && key !== null
+        ? `${untrustedPrefix}-${key}`
+        : null;
+    const writes = owns === null ? null : pathOf(owns);
+    if (writes !== null) return { writes, reads: [writes], limits };
+    return pool.trust.caches === 'read' ? { writes: null, reads: all.map(pathOf), limits } : null;
   }
 
   #note({ job, why, released }: EndingAgent): void {

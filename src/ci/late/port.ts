@@ -36,6 +36,11 @@ export interface JobHandover extends Pick<Admitted, 'secrets' | 'trusted'> {
   readonly leave: (payload: string | Uint8Array, signs?: Sealed['signs']) => string;
   /** The same for an agent whose log shows the sealed token: that alone gets nothing, because the agent has to show the key. */
   readonly leaveApart: (payload: string | Uint8Array) => { readonly sealed: string; readonly key: string };
+  /**
+   * The address of the caches that this host keeps for the job, with a sealed token; null: the job has none. `secret`: what its runner
+   * shows besides that address, which it may write into its log.
+   */
+  readonly caches: (as: 's3' | 'actions', secret: string) => string | null;
 }
 
 export interface LatePort<G, K> {
@@ -53,6 +58,8 @@ export interface LatePort<G, K> {
   aboutOf(given: G): Omit<JobAbout, 'id'>;
   factsOf(given: G): TrustFacts;
   envOf(given: G): Readonly<Record<string, string>>;
+  /** Kinds of trusted jobs that have caches of their own, and which one a job is; default: there is one kind. */
+  readonly kinds?: { readonly all: readonly string[]; of(given: G): string };
   /** The image that its sandbox is to have; empty: the pool's. */
   imageOf(given: G, admitted: Pick<Admitted, 'trusted'>): string;
   /** Why no job like this can run here, as the end of a sentence; null: it can. */

@@ -3,6 +3,7 @@ import { constants } from 'node:fs';
 import { lstat, mkdir, open, readdir } from 'node:fs/promises';
 import { join, relative, sep } from 'node:path';
 import { codeOf, messageOf, OnejobError } from '../../base/errors.ts';
+import { textOfFileName } from '../../base/file-name.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Slot } from '../../core/slot.ts';
 import type { Mount } from '../../ports/runtime.ts';
@@ -13,7 +14,7 @@ import { poolOf } from '../loop/pool.ts';
 export interface CachePlace {
   readonly pool: string;
   readonly agent: string | null;
-  /** Hex digits for a repository, for untrusted jobs; else null. */
+  /** Whose jobs alone have it: a project, or for untrusted jobs hex digits for a repository; else null. */
   readonly repository: string | null;
   readonly cache: string;
   readonly path: string;
@@ -28,16 +29,21 @@ export async function listPlaces(folder: string): Promise<CachePlace[]> {
   for (const pool of await foldersIn(folder)) {
     if (pool === trashFolder) continue;
     for (const agent of await foldersIn(join(folder, pool))) {
-      const own = { pool, agent, repository: null };
-      const untrusted = (repository: string) => ({ pool, agent: null, repository });
-      const holders = agent === untrustedFolder ? (await foldersIn(join(folder, pool, agent))).map(untrusted) : [own];
-      for (const holder of holders) {
-        const at = join(folder, pool, agent, holder.repository ?? '');
-        for (const cache of await foldersIn(at)) places.push({ ...holder, cache, path: join(at, cache) });
-      }
+      const at = join(folder, pool, agent);
+      const holders = agent === untrustedFolder ? (await foldersIn(at)).map((repository) => join(at, repository)) : [at];
+      for (const holder of holders) for (const cache of await foldersIn(holder)) places.push(placeAt(folder, join(holder, cache)));
     }
   }
   return places;
+}
+
+/** The cache whose path it is. */
+export function placeAt(folder: string, path: string): CachePlace {
+  const [pool = '', holder = '', ...rest] = relative(folder, path).split(sep);
+  const cache = rest.at(-1) ?? '';
+  if (holder === untrustedFolder) return { pool, agent: null, repository: rest[0] ?? '', cache, path };
+  const [agent = '', project] = holder.split('@');
+  return { pool, agent, repository: project === undefined ? null : textOfFileName(project), cache, path };
 }
 
 /** Creates the missing folders of named caches and opens them to every user. @throws OnejobError E_STATE_DIR if a link is there */
@@ -108,21 +114,24 @@ export interface WantedCaches {
   readonly caches: readonly string[];
   /** Bytes for each. */
   readonly limit: number;
+  /** Whether each project has its own. */
+  readonly perProject: boolean;
   /** Whether untrusted jobs have their own caches. */
   readonly untrusted: boolean;
 }
 
 /** The named caches of each pool, with their limits and owners. */
 export function wantedCaches(
-  pools: readonly Pick<PoolConfig, 'name' | 'recipe' | 'cacheLimit' | 'trust'>[],
+  pools: readonly Pick<PoolConfig, 'name' | 'recipe' | 'cacheFor' | 'cacheLimit' | 'trust'>[],
   slots: readonly Slot[],
   nameOf: (slot: string) => string,
 ): WantedCaches[] {
-  return pools.map(({ name, recipe, cacheLimit, trust }) => ({
+  return pools.map(({ name, recipe, cacheFor, cacheLimit, trust }) => ({
     pool: name,
     agents: slots.filter(({ key }) => poolOf(key) === name).map(({ key }) => nameOf(key)),
     caches: recipe.mounts.flatMap(({ cache }) => (isNamed(cache) ? [cache.name] : [])),
     limit: cacheLimit,
+    perProject: cacheFor === 'project',
     untrusted: trust.caches === 'private',
   }));
 }

@@ -24,7 +24,9 @@ const logged: string[] = [];
 
 beforeEach(() => {
   folder = join(place.path, 'caches');
-  wanted = [{ pool: 'gpu', agents: ['gpu.1', 'gpu.2'], caches: ['depot', 'git'], limit: 100 * KiB, untrusted: true }];
+  wanted = [
+    { pool: 'gpu', agents: ['gpu.1', 'gpu.2'], caches: ['depot', 'git'], limit: 100 * KiB, perProject: false, untrusted: true },
+  ];
   later = 0;
   idle = () => true;
   free = () => 0.5;
@@ -175,6 +177,25 @@ describe('beyond its limit', () => {
     caches.used('gpu/1');
     await caches.settled();
     expect(left('gpu/gpu.1/depot')).toHaveLength(4);
+  });
+
+  test('projects of a slot have one limit for each cache, and other slots keep theirs', async () => {
+    wanted = wanted.map((one) => ({ ...one, perProject: true }));
+    await fill('gpu/gpu.1@acme%2Fold/depot', { a: 9, b: 9, c: 9 });
+    await fill('gpu/gpu.1@acme%2Fnew/depot', { a: 1, b: 1, c: 1 });
+    await fill('gpu/gpu.2@acme%2Fold/depot', { a: 9, b: 9, c: 9 });
+    await fill('gpu/gpu.1@acme%2Fold/git', { a: 9 });
+    caches.used('gpu/1');
+    await caches.settled();
+    expect(left('gpu/gpu.1@acme%2Fold/depot')).toEqual([]);
+    expect(left('gpu/gpu.1@acme%2Fnew/depot')).toHaveLength(3);
+    expect(left('gpu/gpu.2@acme%2Fold/depot')).toHaveLength(3);
+    expect(left('gpu/gpu.1@acme%2Fold/git')).toHaveLength(1);
+    // Nobody wants those of slots any more, or of projects once that is not asked for.
+    later = unwantedAfter + 1;
+    wanted = wanted.map((one) => ({ ...one, perProject: false }));
+    await caches.tidy();
+    expect(readdirSync(join(folder))).toEqual(['.trash']);
   });
 
   test('links and odd names go like all else, and never what they lead to', async () => {

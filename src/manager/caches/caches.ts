@@ -16,7 +16,7 @@ import { cachePath, isNamed } from '../../schema/volumes.ts';
 import { clearFolder, whyStuck } from '../../system/foreign-tree.ts';
 import { turn } from '../../system/system-clock.ts';
 import { poolOf } from '../loop/pool.ts';
-import { type CachePlace, ensureFolders, listPlaces, trashFolder, type WantedCaches } from './cache-places.ts';
+import { type CachePlace, ensureFolders, listPlaces, placeAt, trashFolder, type WantedCaches } from './cache-places.ts';
 import { type CacheEntry, type CacheSize, measure, pathOf } from './cache-tree.ts';
 
 export interface CachesParts {
@@ -106,13 +106,17 @@ export class Caches {
     const agent = nameOf(slot);
     const one = this.#wantedBy(pool);
     if (one === undefined || one.caches.length === 0 || this.#abort.signal.aborted) return;
-    for (const cache of one.caches) {
-      const path = cachePath(dirname(folder), pool, agent, cache);
+    // Those of projects that its agents had.
+    const others = [...this.#overdue].filter((path) => {
+      const place = placeAt(folder, path);
+      return place.pool === pool && place.agent === agent && place.repository !== null;
+    });
+    for (const path of new Set([...one.caches.map((cache) => cachePath(dirname(folder), pool, agent, cache)), ...others])) {
       const before = this.#known.get(path);
       if (before !== undefined) for (const [, target] of this.#excess(before)) this.#cut(before, target, beforeRelease, () => true);
       // A cache of millions of files is not counted after every short job; the hourly `tidy` makes up for it.
       if (before !== undefined && clock.wall() - before.at < before.took * seldom) this.#overdue.add(path);
-      else this.#waiting.set(path, { pool, agent, repository: null, cache, path });
+      else this.#waiting.set(path, placeAt(folder, path));
     }
     void this.#wake();
   }
@@ -122,8 +126,8 @@ export class Caches {
     const now = this.#parts.clock.wall();
     for (const place of await listPlaces(this.#parts.folder)) {
       const one = this.#known.get(place.path);
-      if (!this.#isWanted(place)) await this.#drop(place, now - unwantedAfter);
-      else if (place.agent === null && (await this.#drop(place, now - unusedAfter))) continue;
+      if (!this.#isWanted(place)) await this.drop(place, now - unwantedAfter);
+      else if (place.repository !== null && (await this.drop(place, now - unusedAfter))) continue;
       else if (one === undefined || this.#overdue.has(place.path)) this.#waiting.set(place.path, place);
       else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) await this.#cutDown(place.path, 0);
       else for (const [path, target] of this.#excess(one)) await this.#cutDown(path, target);
@@ -139,7 +143,7 @@ export class Caches {
   async makeRoom(signal: AbortSignal): Promise<void> {
     const { folder, mayTrim } = this.#parts;
     const either = AbortSignal.any([signal, this.#abort.signal]);
-    if ((await this.#lacking()) <= 0) return;
+    if ((await this.lacking()) <= 0) return;
     // Emptying the trash may be enough.
     await this.#emptyTrash(either);
     const idle: Known[] = [];
@@ -149,7 +153,7 @@ export class Caches {
     }
     for (const { path } of idle.sort((a, b) => a.size.used - b.size.used).map(({ place }) => place)) {
       for (;;) {
-        const bytes = await this.#lacking();
+        const bytes = await this.lacking();
         if (bytes <= 0) return;
         const before = this.#known.get(path)?.size;
         if (before === undefined || before.entries.length === 0) break;
@@ -160,6 +164,16 @@ export class Caches {
         await this.#emptyTrash(either);
       }
     }
+  }
+
+  /** All of them; those that nobody has counted yet are counted. `size` null: gone meanwhile. */
+  async list(signal: AbortSignal) {
+    const listed: { readonly place: CachePlace; readonly size: CacheSize | null; readonly inUse: boolean }[] = [];
+    for (const place of await listPlaces(this.#parts.folder)) {
+      const one = this.#known.get(place.path) ?? (await this.#count(place, AbortSignal.any([signal, this.#abort.signal])));
+      listed.push({ place, size: one?.size ?? null, inUse: !this.#parts.mayTrim(place) });
+    }
+    return listed;
   }
 
   /** The size of each pool's caches, and what could not be kept within its limit. */
@@ -207,11 +221,13 @@ export class Caches {
     return chosen.length > most && !done.isInterrupted;
   }
 
-  /** Paths of caches to trim, and to how many bytes. A pool's untrusted jobs share one limit; the longest unused give first. */
+  /** Paths of caches to trim, and to how many bytes. A pool's untrusted jobs share one limit, and so do projects in a slot; the longest unused give first. */
   #excess(one: Known): (readonly [path: string, target: number])[] {
     const limit = this.#wantedBy(one.place.pool)?.limit ?? Number.POSITIVE_INFINITY;
-    const isSharing = ({ place }: Known): boolean => place.agent === null && place.pool === one.place.pool;
-    const all = one.place.agent === null ? [...this.#known.values()].filter(isSharing) : [one];
+    const { pool, agent, cache, repository } = one.place;
+    const isSharing = ({ place }: Known): boolean =>
+      place.pool === pool && place.agent === agent && place.repository !== null && (agent === null || place.cache === cache);
+    const all = repository === null ? [one] : [...this.#known.values()].filter(isSharing);
     const bytes = all.reduce((sum, { size }) => sum + size.bytes, 0);
     if (bytes <= limit) return [];
     const endless = all.filter(({ size }) => !Number.isFinite(size.bytes));
@@ -286,7 +302,7 @@ export class Caches {
   }
 
   /** Removes the whole cache if nothing needed it since `before`; whether it is gone. */
-  async #drop(place: CachePlace, before: number): Promise<boolean> {
+  async drop(place: CachePlace, before: number): Promise<boolean> {
     const { folder, log, mayTrim } = this.#parts;
     try {
       // In one turn: creating a sandbox touches the folder, and `mayTrim` knows of running ones.
@@ -306,16 +322,16 @@ export class Caches {
   }
 
   /** Bytes to free on the disk; 0 or less when none. */
-  async #lacking(): Promise<number> {
+  async lacking(): Promise<number> {
     const { disk = statfs, folder, minFree } = this.#parts;
     const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
     return (minFree * blocks - bavail) * bsize;
   }
 
-  #isWanted({ pool, agent, cache }: CachePlace): boolean {
+  #isWanted({ pool, agent, repository, cache }: CachePlace): boolean {
     const one = this.#wantedBy(pool);
     if (one === undefined || !one.caches.includes(cache)) return false;
-    return agent === null ? one.untrusted : one.agents.includes(agent);
+    return agent === null ? one.untrusted : one.agents.includes(agent) && one.perProject === (repository !== null);
   }
 
   #wantedBy(pool: string): WantedCaches | undefined {
@@ -323,9 +339,10 @@ export class Caches {
   }
 }
 
-/** `depot of gpu.1`, or `depot of untrusted jobs in pool gpu`. */
-function titleOf({ pool, agent, cache }: CachePlace): string {
-  return agent === null ? `${cache} of untrusted jobs in pool ${pool}` : `${cache} of ${agent}`;
+/** `depot of gpu.1`, `depot of acme/app in gpu.1`, or `depot of untrusted jobs in pool gpu`. */
+function titleOf({ pool, agent, repository, cache }: CachePlace): string {
+  if (agent === null) return `${cache} of untrusted jobs in pool ${pool}`;
+  return repository === null ? `${cache} of ${agent}` : `${cache} of ${repository} in ${agent}`;
 }
 
 /** The entries to give up until at most `target` bytes are left: uncountable ones, then those unused for longest. Pure. */

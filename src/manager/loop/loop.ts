@@ -19,6 +19,7 @@ import { type Places, SlotActions } from '../actions/actions.ts';
 import { createMountPlaces } from '../actions/places.ts';
 import { createSandboxProbe, type SandboxProbe } from '../actions/probe-sandbox.ts';
 import { Registrations } from '../actions/registrations.ts';
+import { type CacheDesk, createCacheDesk } from '../caches/cache-desk.ts';
 import { hasEnded, isIdle, wantedCaches } from '../caches/cache-places.ts';
 import { Caches } from '../caches/caches.ts';
 import { createDiskWatch } from '../caches/disk-watch.ts';
@@ -44,6 +45,8 @@ export interface Loop extends AsyncDisposable {
   readonly images: PoolImages;
   readonly fingerprints: Fingerprints;
   readonly caches: Caches;
+  /** Those of services, too. */
+  readonly cacheDesk: CacheDesk;
   readonly probe: SandboxProbe;
   readonly holds: Holds;
   readonly held: HeldJobs;
@@ -91,6 +94,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     mayTrim: (place) => isIdle(place, reconciler.slots, nameOf),
     minFree: config.diskMinFree,
   });
+  const cacheDesk = createCacheDesk({ clock, stateDir: config.stateDir, named: caches, services: config.services.map(({ name }) => name) });
   const fingerprints = new Fingerprints({ log, reconciler, nameOf, images, proved: (pool) => store.provedImages.of(pool) });
   const deviceManager = await openDevices(parts, reconciler, fingerprints);
   const boundary = (name: string): void => {
@@ -119,7 +123,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     minFree: config.diskMinFree,
     makeRoom: async (signal) => {
       await images.prune(signal);
-      await caches.makeRoom(signal);
+      await cacheDesk.makeRoom(signal);
     },
   });
   const executors = new SlotActions({
@@ -164,6 +168,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     images,
     fingerprints,
     caches,
+    cacheDesk,
     probe,
     holds,
     held,

@@ -8,7 +8,7 @@ import { scratch } from '../../../../test/support/scratch.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import type { Mount, Recipe } from '../../../ports/runtime.ts';
 import { expandRecipe } from '../../../schema/template.ts';
-import { cacheKeyOf, untrustedRecipe, wantsOther } from '../../kit/admission.ts';
+import { cacheKeyOf, recipeOf, untrustedRecipe, wantsOther } from '../../kit/admission.ts';
 import { jobFacts } from './job-facts.ts';
 
 const folder = new Folder();
@@ -106,6 +106,14 @@ describe('an untrusted job', () => {
     expect(recipe.mounts.find(({ cache }) => cache?.name === 'depot')?.host).toBe('/state/caches/lab/gpu.1/depot');
   });
 
+  it('may read the caches of trusted jobs, and never write them', async () => {
+    const { pool, recipe } = await poolOf(`${all}, trust: { caches: read }`);
+    const named = ({ cache }: Mount) => cache !== null && cache.name !== null;
+    const made = untrustedRecipe(recipe, pool, keyOf(fork), '/state', new Map());
+    expect(made.mounts.filter(named)).toEqual(recipe.mounts.filter(named).map((mount) => ({ ...mount, readOnly: true })));
+    expect(made.mounts.every(({ readOnly }) => readOnly)).toBe(true);
+  });
+
   it('is not shown sockets, run-time folders, or homes of this host, wherever they lie', async () => {
     const { pool, recipe } = await poolOf('trust: { forks: refuse }');
     using dir = scratch();
@@ -170,5 +178,35 @@ describe('an untrusted job', () => {
       const given = { ...recipe, mounts: [...recipe.mounts, { ...open, host, container: '/x' }] };
       expect(untrustedRecipe(given, pool, null, '/state', new Map()).mounts.map((mount) => mount.container)).toEqual(['/in']);
     }
+  });
+});
+
+describe('caches for each project', () => {
+  const run = (trusted: boolean, env: Readonly<Record<string, string>>) =>
+    ({ kind: 'run', trusted, why: null, facts: jobFacts({ id: 'j', env }), secrets: [] }) as const;
+  const of = (pipeline: string, more = {}) => ({ BUILDKITE_ORGANIZATION_SLUG: 'acme', BUILDKITE_PIPELINE_SLUG: pipeline, ...more });
+
+  it('are of the slot and the project, and need a sandbox of their own', async () => {
+    const { pool, recipe } = await poolOf(`${all}, cache_for: project`);
+    const hosts = (pipeline: string) =>
+      recipeOf(recipe, pool, run(true, of(pipeline)), '/state', new Map())?.mounts.flatMap(({ cache, host }) =>
+        cache?.name ? [host] : [],
+      );
+    expect(hosts('app')).toEqual(['/state/caches/lab/gpu.1@acme%2Fapp/depot']);
+    expect(hosts('../../etc')).toEqual(['/state/caches/lab/gpu.1@acme%2F..%2F..%2Fetc/depot']);
+    expect(wantsOther(pool, run(true, of('app')), '/state', new Map())).toBe(true);
+    // A job of nobody knows which project has none.
+    expect(recipeOf(recipe, pool, run(true, {}), '/state', new Map())?.mounts.some(({ cache }) => cache?.name)).toBe(false);
+    const shared = await poolOf(`${all}, cache_for: slot`);
+    expect(recipeOf(shared.recipe, shared.pool, run(true, of('app')), '/state', new Map())).toBeNull();
+  });
+
+  it('a fork reads those of the project that it wants to change, and chooses no other', async () => {
+    const { pool, recipe } = await poolOf(`${all}, cache_for: project, trust: { caches: read }`);
+    const forked = of('app', { BUILDKITE_PULL_REQUEST: '1', BUILDKITE_PULL_REQUEST_REPO: fork });
+    const mounts = recipeOf(recipe, pool, run(false, forked), '/state', new Map())?.mounts ?? [];
+    expect(mounts.filter(({ cache }) => cache?.name)).toMatchObject([
+      { host: '/state/caches/lab/gpu.1@acme%2Fapp/depot', readOnly: true },
+    ]);
   });
 });

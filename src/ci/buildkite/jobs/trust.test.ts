@@ -326,7 +326,7 @@ const anyTrust: fc.Arbitrary<TrustConfig> = fc.record({
   pipelines: fc.option(fc.array(fc.constantFrom('*', '**', 'app', 'acme/*', 'lib')), { nil: null }),
   branches: fc.option(fc.array(fc.constantFrom('*', '**', 'main', 'feature/*')), { nil: null }),
   others: fc.constantFrom('refuse', 'run-without-secrets'),
-  caches: fc.constantFrom('none', 'private'),
+  caches: fc.constantFrom('none', 'private', 'read'),
   image: fc.constant(null),
   network: fc.constant('internet'),
   tags: fc.option(fc.array(fc.constantFrom('*', '**', 'main')), { nil: null }),
