@@ -18,7 +18,7 @@ const clock = handClock();
 const open = () => openAccess({ dir: dir.path, clock });
 const file = (role: string) => join(dir.path, 'api', `${role}.token`);
 const token = (role: string) => `Bearer ${readFileSync(file(role), 'utf8').trim()}`;
-const eve = { role: 'read', user: 'eve' } as const;
+const eve = { role: 'read', user: 'eve', person: null } as const;
 const browser = browserKey();
 const port = 7717;
 const asked = { method: 'POST', path: '/v1/jobs?x=1', challenge: 'c', port };

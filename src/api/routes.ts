@@ -1,4 +1,5 @@
 /** What answers each call; see `docs/api.md`, and `docs/json.md` for the bodies. */
+import type { IncomingMessage } from 'node:http';
 import { PassThrough, pipeline, Readable, type Transform } from 'node:stream';
 import { OnejobError } from '../base/errors.ts';
 import { type Checked, calls } from '../contract/calls.ts';
@@ -11,7 +12,10 @@ import * as schemas from '../contract/schema.ts';
 import { shellProtocol } from '../contract/shell-frames.ts';
 import { limited } from '../http/limited.ts';
 import { skip } from '../logs/select.ts';
+import type { LoginFor } from './access.ts';
+import type { Caller } from './caller.ts';
 import { type Answering, type ApiRequest, type Handlers, routesOf } from './route.ts';
+import { checkRole } from './web.ts';
 import { forgetAll } from './web-files.ts';
 
 const handlers: Handlers = {
@@ -19,7 +23,7 @@ const handlers: Handlers = {
   'GET /v1/status': (_, { manager }) => manager.status(),
   'GET /metrics': async (_, { metrics }) => given(metrics).read(),
   'GET /v1/plan': (_, { manager }) => manager.plan(),
-  'GET /v1/doctor': ({ signal, kind }, { doctor }) => doctor.ask(kind === 'anyone' ? 'read' : kind, signal),
+  'GET /v1/doctor': ({ signal, kind }, { doctor }) => doctor.ask(kind === 'socket' || kind === 'operator' ? kind : 'read', signal),
   'POST /v1/pause': ({ body }, { manager }) => manager.pause(null, body.reason),
   'POST /v1/resume': ({ body }, { manager }) => manager.resume(null, body.reason),
   'POST /v1/drain': (_, { manager }) => manager.drain(null),
@@ -36,7 +40,7 @@ const handlers: Handlers = {
     return 'ok\n';
   },
   'GET /v1/me': ({ caller }) => ({ role: caller?.role ?? 'read', user: caller?.user ?? null }),
-  'POST /v1/login-links': ({ body }, { web }) => given(web).link(body),
+  'POST /v1/login-links': ({ body, caller, request }, { web }) => given(web).link(loginFor(body, caller, request)),
   'POST /v1/login'({ body, response }, { web }) {
     const made = given(web).login(body.code, body.key);
     // What another program left in this browser while it had the port: pages, scripts, service workers, and the last login.
@@ -51,9 +55,9 @@ const handlers: Handlers = {
     return undefined;
   },
 
-  'POST /v1/jobs': ({ body }, { manager }) => manager.submit(body),
-  'POST /v1/jobs/check': ({ body }, { manager }) => manager.verify(body),
-  'POST /v1/job-arrays': ({ body }, { manager }) => manager.submitArray(body),
+  'POST /v1/jobs': ({ body, caller }, { manager }) => manager.submit(body, caller?.person),
+  'POST /v1/jobs/check': ({ body, caller }, { manager }) => manager.verify(body, caller?.person),
+  'POST /v1/job-arrays': ({ body, caller }, { manager }) => manager.submitArray(body, caller?.person),
   'GET /v1/job-arrays/:id': { atOnce: 16, handle: ({ params }, { manager }) => manager.arrayJobs(params.id) },
   'POST /v1/job-arrays/:id/cancel': ({ params }, { manager }) => manager.cancelArray(params.id),
   'GET /v1/jobs': {
@@ -83,10 +87,10 @@ const handlers: Handlers = {
     },
   },
   'POST /v1/jobs/:id/unhold': ({ params }, { manager }) => manager.unhold(knownJob(manager, params.id).id),
-  async 'PUT /v1/workspaces'({ request, signal }, { manager }) {
+  async 'PUT /v1/workspaces'({ request, caller, signal }, { manager }) {
     const files = pipeline(request, boundedWorkspace(schemas.workspaceLimit), () => {});
     try {
-      return { id: await manager.putWorkspace(files, signal) };
+      return { id: await manager.putWorkspace(files, signal, caller?.person) };
     } catch (error) {
       throw files.errored instanceof OnejobError ? files.errored : error;
     }
@@ -132,6 +136,15 @@ const handlers: Handlers = {
 };
 
 export const routes = routesOf(calls, handlers);
+
+/** A person's login is for that person, whatever the client says. @throws OnejobError E_API_ROLE */
+function loginFor(asked: Checked<'POST /v1/login-links', 'body'>, caller: Caller | null, { socket }: IncomingMessage): LoginFor {
+  const person = caller?.person ?? null;
+  const isOverTcp = socket.remoteAddress !== undefined;
+  // Somebody who has a login could otherwise keep it for ever.
+  if (caller !== null && (person === null || isOverTcp)) checkRole(caller, 'operator');
+  return person === null ? { ...asked, person: null } : { role: asked.role, user: person.name, person: person.uid };
+}
 
 /** The answer begins at once, and ends with the daemon or the client. Its end says whether the daemon will be back at once. */
 function holdOpen({ signal }: ApiRequest, { manager, reloads }: Answering): Readable {

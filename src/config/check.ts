@@ -9,6 +9,7 @@ import { checkContainers } from './check-containers.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
 import { checkNetworks } from './check-network.ts';
+import { checkPeople } from './check-people.ts';
 import { type Checking, type HostFacts, unreadable, type Writing } from './checking.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, ServiceConfig, Written } from './config.ts';
@@ -64,6 +65,7 @@ export function checkAcross(
   }
   checkServices(checking, types);
   checkApi(checking);
+  checkPeople(checking);
   checkClouds(checking, types);
   checkPartition(checking);
   checkRepair(checking);

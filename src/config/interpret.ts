@@ -14,6 +14,7 @@ import {
   diskKeys,
   imageKeys,
   notifyKeys,
+  peopleKeys,
   poolKeys,
   secretsKeys,
   slurmPoolKeys,
@@ -50,6 +51,7 @@ export const nestedKeys = strictMaps({
   disk: diskKeys,
   notify: notifyKeys,
   api: apiKeys,
+  people: peopleKeys,
   join: joinKeys,
   upgrade: upgradeKeys,
 });

@@ -157,14 +157,14 @@ export function createManager(parts: ManagerParts): Manager {
 /** What only jobs of the own queue can be asked for. */
 function queueRequests({ queue, loop: { held } }: ManagerParts, jobs: JobViews, isStopping: () => boolean) {
   return {
-    verify: (request) => queue.verify(request),
-    submit(request) {
+    verify: (request, by) => queue.verify(request, by),
+    submit(request, by) {
       if (isStopping()) throw stopping();
-      return queue.submit(request);
+      return queue.submit(request, by);
     },
-    submitArray(request) {
+    submitArray(request, by) {
       if (isStopping()) throw stopping();
-      return queue.submitArray(request);
+      return queue.submitArray(request, by);
     },
     arrayJobs: (id) => queue.arrayJobs(id),
     cancel(id, only) {
@@ -187,7 +187,7 @@ function queueRequests({ queue, loop: { held } }: ManagerParts, jobs: JobViews, 
       if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`);
       return job;
     },
-    putWorkspace: (files, signal) => queue.putWorkspace(files, signal),
+    putWorkspace: (files, signal, by) => queue.putWorkspace(files, signal, by),
     artifacts: (job) => (queue.job(job) === null ? null : queue.artifacts(job)),
   } satisfies Partial<Manager>;
 }
