@@ -116,7 +116,7 @@ const controlCalls = {
   ),
   'POST /v1/down': operator('Ends the daemon', schemas.downRequest, none, { status: 202 }),
   'GET /v1/forgotten': operator('Waits until a daemon that ends with "forget" has done so', none, schemas.forgottenView.array()),
-  'GET /v1/hold': operator('Keeps a temporary daemon alive as long as the connection lasts', none, {
+  'GET /v1/hold': read('Keeps a temporary daemon alive as long as the connection lasts', {
     media: 'application/octet-stream',
   }),
 };
