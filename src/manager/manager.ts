@@ -121,7 +121,7 @@ export function createManager(parts: ManagerParts): Manager {
         ...(host.machines !== undefined && { hosts: host.machines.hosts() }),
       };
     },
-    plan: () => [...planLines(status), ...hostPlan(host.machines?.hosts() ?? [])],
+    plan: () => [...planLines(status), ...queue.plan(), ...hostPlan(host.machines?.hosts() ?? [])],
     doctor: (signal) => examine({ ...parts, diagnostics }, signal),
     ...queueRequests(parts, jobs, isStopping),
     jobs: (filter) => {

@@ -10,7 +10,7 @@ import type { PeopleTable } from '../../config/people.ts';
 import type { ArrayRequest, JobRequest } from '../../contract/job.ts';
 import { jobsListed } from '../../contract/manager.ts';
 import type { Submitter } from '../../contract/people.ts';
-import { type JobView, workspaceLimit } from '../../contract/schema.ts';
+import { type JobView, type PlanLine, workspaceLimit } from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type {
@@ -85,7 +85,7 @@ class AgentsQueue implements OwnService {
 
   constructor({ mountProblem = mountPathProblem, artifactLimit = 2 * 2 ** 30, ...options }: OwnQueueOptions) {
     const { store, pools, clock = systemClock, reasonFor = () => null, temporary = null, people = null } = options;
-    const book = new JobBook({ store, pools, clock, reasonFor, temporary });
+    const book = new JobBook({ store, pools, clock, reasonFor, temporary, people });
     this.book = book;
     this.jobs = jobSource(book, mountProblem, people);
     this.#settle = createSettle({
@@ -250,9 +250,15 @@ export class OwnQueue extends AgentsQueue {
     const since = new Map<string, number>();
     for (const job of this.book.index.all()) {
       const { pool } = job.request;
-      if (this.book.mayStart(job)) since.set(pool, Math.min(waitsSince(job), since.get(pool) ?? Number.POSITIVE_INFINITY));
+      if (this.book.mayStart(job) && (this.book.shares?.whyHeld(job) ?? null) === null) since.set(pool, Math.min(waitsSince(job), since.get(pool) ?? Number.POSITIVE_INFINITY));
     }
     return since;
+  }
+
+  /** Who is next in these pools and why, and what keeps jobs waiting that could start; empty where nobody shares. */
+  plan(pools: Iterable<string> = this.book.poolNames): PlanLine[] {
+    const { shares, index } = this.book;
+    return shares === null ? [] : [...pools].flatMap((pool) => shares.plan(pool, index.firsts(pool)));
   }
 
   /** The agent that runs a job whose clients may run programs in its sandbox; null while it has none. */
