@@ -344,6 +344,7 @@ function reportOf(given: HostParts, host: With<Base | Upkeep | 'loop'>): HostRep
       return [
         ...isolationNotes(reason, pool.runtime.capabilities, pool.config.recipe),
         ...(pool.away === null ? [] : [pool.away]),
+        ...services.own.plan([pool.config.name]).map(({ intent, because }) => `${intent}: ${because}`),
         ...house.problemsOf(service),
       ];
     },
