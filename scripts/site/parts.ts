@@ -32,6 +32,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/choose.md',
       'docs/sizing.md',
       'docs/operating.md',
+      'docs/people.md',
       'docs/changing-the-config.md',
       'docs/dashboard.md',
       'docs/troubleshooting.md',
