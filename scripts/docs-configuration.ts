@@ -2,12 +2,12 @@
 import type { z } from 'zod';
 import { types } from '../src/cli/types.ts';
 import { show } from '../src/config/explain.ts';
-import { strict } from '../src/schema/strict.ts';
-import { peopleGroupKeys } from '../src/config/keys.ts';
 import { hostFile, hostMaps, nestedKeys, poolFile, schemasOf, topFile } from '../src/config/interpret.ts';
+import { peopleGroupKeys } from '../src/config/keys.ts';
 import { titlesOf, titlesWith } from '../src/config/types.ts';
 import type { Described } from '../src/schema/about.ts';
 import { aboutOf } from '../src/schema/kinds.ts';
+import { strict } from '../src/schema/strict.ts';
 
 /** Keys that most configs have, each in one sentence; the reference has the whole of it. */
 const everyday: Readonly<Record<string, Readonly<Record<string, string>>>> = {

@@ -178,10 +178,21 @@ test('after ten wrong codes in a minute no more are tried, and a right one is st
 });
 
 describe('a person', () => {
-  const group = { name: 'lab', role: 'submit', pools: ['gpu'], volumes: [], images: [], logs: 'own', cards: null, cardsEach: null, weight: 1 } as const;
+  const group = {
+    name: 'lab',
+    role: 'submit',
+    pools: ['gpu'],
+    volumes: [],
+    images: [],
+    logs: 'own',
+    cards: null,
+    cardsEach: null,
+    weight: 1,
+  } as const;
   const ada = { uid: 10_001, name: 'ada', group };
   const link = { role: 'operator', user: 'root', person: ada.uid } as const;
-  const openFor = (found: Person | null) => openAccess({ dir: dir.path, clock, people: { of: (uid) => (uid === ada.uid ? found : null) } });
+  const openFor = (found: Person | null) =>
+    openAccess({ dir: dir.path, clock, people: { of: (uid) => (uid === ada.uid ? found : null) } });
   const session = (role: 'read' | 'operator') => {
     const access = openFor(ada);
     return { session: access.login(access.code({ ...link, role }).code, browser.key, port).session, sign: browser.sign };
@@ -203,7 +214,10 @@ describe('a person', () => {
     const key = (role: string) => readFileSync(file(role), 'utf8').trim();
     const sign = (payload: object, by: string, what: string) => {
       const forged = encoded(JSON.stringify(payload));
-      return { session: `ojs_${forged}.${createHmac('sha256', key(by)).update(`${what} ${forged}`).digest('base64url')}`, sign: browser.sign };
+      return {
+        session: `ojs_${forged}.${createHmac('sha256', key(by)).update(`${what} ${forged}`).digest('base64url')}`,
+        sign: browser.sign,
+      };
     };
     for (const forged of [
       sign({ ...said, role: 'read' }, 'read', 'session'),

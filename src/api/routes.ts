@@ -1,7 +1,7 @@
 /** What answers each call; see `docs/api.md`, and `docs/json.md` for the bodies. */
-import type { IncomingMessage } from 'node:http';
 import { PassThrough, pipeline, Readable, type Transform } from 'node:stream';
 import { OnejobError } from '../base/errors.ts';
+import type { Person } from '../config/people.ts';
 import { type Checked, calls } from '../contract/calls.ts';
 import { frame, pieceFrames } from '../contract/frames.ts';
 import type { Counts } from '../contract/gap.ts';
@@ -13,9 +13,7 @@ import { shellProtocol } from '../contract/shell-frames.ts';
 import { limited } from '../http/limited.ts';
 import { skip } from '../logs/select.ts';
 import type { LoginFor } from './access.ts';
-import type { Caller } from './caller.ts';
 import { type Answering, type ApiRequest, type Handlers, routesOf } from './route.ts';
-import { checkRole } from './web.ts';
 import { forgetAll } from './web-files.ts';
 
 const handlers: Handlers = {
@@ -40,7 +38,7 @@ const handlers: Handlers = {
     return 'ok\n';
   },
   'GET /v1/me': ({ caller }) => ({ role: caller?.role ?? 'read', user: caller?.user ?? null }),
-  'POST /v1/login-links': ({ body, caller, request }, { web }) => given(web).link(loginFor(body, caller, request)),
+  'POST /v1/login-links': ({ body, caller }, { web }) => given(web).link(loginFor(body, caller?.person)),
   'POST /v1/login'({ body, response }, { web }) {
     const made = given(web).login(body.code, body.key);
     // What another program left in this browser while it had the port: pages, scripts, service workers, and the last login.
@@ -137,13 +135,9 @@ const handlers: Handlers = {
 
 export const routes = routesOf(calls, handlers);
 
-/** A person's login is for that person, whatever the client says. @throws OnejobError E_API_ROLE */
-function loginFor(asked: Checked<'POST /v1/login-links', 'body'>, caller: Caller | null, { socket }: IncomingMessage): LoginFor {
-  const person = caller?.person ?? null;
-  const isOverTcp = socket.remoteAddress !== undefined;
-  // Somebody who has a login could otherwise keep it for ever.
-  if (caller !== null && (person === null || isOverTcp)) checkRole(caller, 'operator');
-  return person === null ? { ...asked, person: null } : { role: asked.role, user: person.name, person: person.uid };
+/** A person's login is for that person, whatever the client says. */
+function loginFor({ role, user }: Checked<'POST /v1/login-links', 'body'>, person: Person | null = null): LoginFor {
+  return person === null ? { role, user, person } : { role, user: person.name, person: person.uid };
 }
 
 /** The answer begins at once, and ends with the daemon or the client. Its end says whether the daemon will be back at once. */

@@ -270,7 +270,8 @@ export class ApiServer {
       });
     }
     const { route, params } = found;
-    const admitted = from === null ? this.#onOwnSocket(request, uid, route.role) : from.admit(request, route.role);
+    const admitted =
+      from === null ? this.#onOwnSocket(request, uid, route.onSocket ?? route.role) : from.admit(request, route.role);
     const caller = from === null && admitted === null ? this.#onSocket(request, null) : (admitted?.caller ?? null);
     this.#open.set(gone, caller?.person ?? null);
     this.#endWithLogin(exchange, caller);

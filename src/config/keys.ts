@@ -575,7 +575,7 @@ export const peopleGroupKeys = {
 export const peopleKeys = {
   groups: key((v) => v.z.record(v.z.string(), v.strict(peopleGroupKeys)), undefined, {
     description: 'Groups of this host. A user has what the first of them says that he is in.',
-    example: '{ lab: { role: submit, pools: [gpu] } }',
+    example: '{ lab: { role: submit, pools: [default] } }',
   }),
   half_life: key((v) => v.duration(60_000, '1m'), 24 * hour, {
     description: 'After this time what somebody has used counts half in the order of the own queue.',
@@ -644,7 +644,7 @@ export const topKeys = {
   people: key((v) => v.strict(peopleKeys), undefined, {
     description:
       "Who else may use root's daemon, and for what. With it the group `onejob` has no meaning of its own. See [several people on one host](people.md).",
-    example: '{ groups: { staff: { role: operate }, lab: { role: submit, pools: [gpu], cards: 4 } } }',
+    example: '{ groups: { staff: { role: operate }, lab: { role: submit, pools: [default] } } }',
   }),
   api: key((v) => v.strict(apiKeys), undefined, {
     description: 'Access over TCP, for the dashboard and for programs. See [the API](api.md).',

@@ -3,13 +3,16 @@ import { Folder } from '../../test/kit/config.ts';
 import { type Accounts, parseGroups, parseUsers } from '../system/accounts.ts';
 import { People, type PeopleGroup, peopleOf } from './people.ts';
 
-const pools = 'pools: { gpu: { agents: 1 }, ci: { service: s }, root: { unsafe: { privileged: true } } }\nservices: { s: { type: buildkite, token: { file: /etc/t } } }\n';
+const pools =
+  'pools: { gpu: { agents: 1 }, ci: { service: s }, root: { unsafe: { privileged: true } } }\nservices: { s: { type: buildkite, token: { file: /etc/t } } }\n';
 
 /** What is wrong with `people`. */
 async function check(people: string): Promise<string[]> {
   using folder = new Folder();
   const { errors, warnings } = await folder.load(`${pools}people: ${people}\n`);
-  return [...errors, ...warnings].flatMap(({ key, level, message }) => (key?.startsWith('people') ? [`${level} ${key}: ${message}`] : []));
+  return [...errors, ...warnings].flatMap(({ key, level, message }) =>
+    key?.startsWith('people') ? [`${level} ${key}: ${message}`] : [],
+  );
 }
 
 describe('the config', () => {
@@ -42,12 +45,21 @@ describe('the config', () => {
 
   it.each([
     ['{ groups: { lab: { role: submit } } }', /error people\.groups\.lab: "pools" is missing: with the role submit/],
-    ['{ groups: { lab: { role: submit, pools: [gpus] } } }', /error people\.groups\.lab\.pools: the own queue has no pool "gpus"; did you mean "gpu"/],
+    [
+      '{ groups: { lab: { role: submit, pools: [gpus] } } }',
+      /error people\.groups\.lab\.pools: the own queue has no pool "gpus"; did you mean "gpu"/,
+    ],
     ['{ groups: { lab: { role: submit, pools: [ci] } } }', /the own queue has no pool "ci"/],
-    ['{ groups: { lab: { role: submit, pools: [root] } } }', /warning people\.groups\.lab\.pools: jobs of pool root have all rights over this host/],
+    [
+      '{ groups: { lab: { role: submit, pools: [root] } } }',
+      /warning people\.groups\.lab\.pools: jobs of pool root have all rights over this host/,
+    ],
     ['{ groups: { lab: { role: submit, pools: [gpu], volumes: ["/a/../b"] } } }', /must not contain "\.\."/],
     ['{ groups: { lab: { role: submit, pools: [gpu], volumes: [/] } } }', /is not a folder such as/],
-    ['{ groups: { lab: { role: look, cards: 1, pools: [gpu] } } }', /warning people\.groups\.lab: the role look does not use pools and cards/],
+    [
+      '{ groups: { lab: { role: look, cards: 1, pools: [gpu] } } }',
+      /warning people\.groups\.lab: the role look does not use pools and cards/,
+    ],
     ['{ groups: { lab: { role: admin } } }', /error people\.groups\.lab\.role: /],
     ['{ groups: { lab: { rol: look } } }', /unknown key; did you mean "role"/],
     ['{ half_life: 1d }', /error people: has no "groups"/],

@@ -45,9 +45,11 @@ export interface Call extends Bodies {
   readonly role: Role;
   /** For people below `operator`: only of their own jobs. */
   readonly own?: Concern;
+  /** The role that a person needs on the socket of that user, if another. */
+  readonly onSocket?: Role;
 }
 
-type Declared<B> = Pick<Call, 'summary' | 'role' | 'own'> & B;
+type Declared<B> = Pick<Call, 'summary' | 'role' | 'own' | 'onSocket'> & B;
 
 function anyone<const B extends Bodies>(summary: string, bodies: B): Declared<B> {
   return { summary, role: 'anyone', ...bodies };
@@ -61,12 +63,11 @@ function read<const A extends Bodies['answer'], const B extends Bodies = object>
   return { summary, role: 'read', answer, ...(bodies as B) };
 }
 
-function operator<const B extends Bodies['body'], const A extends Bodies['answer'] = undefined, const M extends Bodies = object>(
-  summary: string,
-  body: B,
-  answer?: A,
-  more?: M,
-): Declared<M & { readonly body: B; readonly answer: A }> {
+function operator<
+  const B extends Bodies['body'],
+  const A extends Bodies['answer'] = undefined,
+  const M extends Bodies & Pick<Call, 'onSocket'> = object,
+>(summary: string, body: B, answer?: A, more?: M): Declared<M & { readonly body: B; readonly answer: A }> {
   return { summary, role: 'operator', body, answer: answer as A, ...(more as M) };
 }
 
@@ -116,9 +117,12 @@ const controlCalls = {
   ),
   'POST /v1/down': operator('Ends the daemon', schemas.downRequest, none, { status: 202 }),
   'GET /v1/forgotten': operator('Waits until a daemon that ends with "forget" has done so', none, schemas.forgottenView.array()),
-  'GET /v1/hold': read('Keeps a temporary daemon alive as long as the connection lasts', {
-    media: 'application/octet-stream',
-  }),
+  'GET /v1/hold': operator(
+    'Keeps a temporary daemon alive as long as the connection lasts',
+    none,
+    { media: 'application/octet-stream' },
+    { onSocket: 'read' },
+  ),
 };
 
 function pause(which: string) {
@@ -139,13 +143,11 @@ const accessCalls = {
     answer: { media: 'text/plain; charset=utf-8' },
   }),
   'GET /v1/me': read('Who asks, and what that may do', schemas.meView),
-  'POST /v1/login-links': read(
-    'A link for one login within a minute, for at most what the caller may do; over TCP for operators',
+  'POST /v1/login-links': operator(
+    'A link for one login within a minute, for at most what the caller may do',
+    schemas.linkRequest,
     schemas.linkView,
-    {
-      body: schemas.linkRequest,
-      status: 201,
-    },
+    { onSocket: 'read', status: 201 },
   ),
   'POST /v1/login': anyone('Uses the code of a link for a session, for the browser that has a key', {
     body: schemas.loginRequest,

@@ -23,8 +23,8 @@ import { outcomeTable } from './outcomes.ts';
 import { provedImageTable } from './proved-images.ts';
 import { registrationTable } from './registrations.ts';
 import { secretPinTable } from './secret-pins.ts';
-import { shareTable } from './shares.ts';
 import { serviceJobTable } from './service-jobs.ts';
+import { shareTable } from './shares.ts';
 import { slotTable } from './slots.ts';
 
 export type Store = ReturnType<typeof assemble>;

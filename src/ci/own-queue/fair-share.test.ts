@@ -3,7 +3,14 @@ import { type Contender, hours, nextOf, overLimit, spentAt, spentBy } from './fa
 
 const hour = 3_600_000;
 const day = 24 * hour;
-const one = (who: string, more: Partial<Contender> = {}): Contender => ({ who, priority: 0, used: 0, weight: 1, since: 0, ...more });
+const one = (who: string, more: Partial<Contender> = {}): Contender => ({
+  who,
+  priority: 0,
+  used: 0,
+  weight: 1,
+  since: 0,
+  ...more,
+});
 const next = (all: Contender[], now = 0) => nextOf(all, now, day)?.next.who;
 
 describe('what was used', () => {
@@ -70,7 +77,10 @@ function play(people: Record<string, { weight?: number; run: number; used?: numb
     const { who } = found.next;
     longest[who] = Math.max(longest[who] ?? 0, now - found.next.since);
     const to = now + (people[who]?.run ?? hour);
-    spent.set(who, { amount: spentAt(spent.get(who) ?? { amount: 0, at: 0 }, to, day) + spentBy({ cards: 1, from: now, to }, day), at: to });
+    spent.set(who, {
+      amount: spentAt(spent.get(who) ?? { amount: 0, at: 0 }, to, day) + spentBy({ cards: 1, from: now, to }, day),
+      at: to,
+    });
     since.set(who, now);
     got[who] = (got[who] ?? 0) + (to - now);
     now = to;
@@ -115,9 +125,12 @@ describe('cards at once', () => {
 
   it('say who has how many', () => {
     expect(overLimit(2, [ada])).toBe('ada has 1 of at most 2 cards at once, and it asks for 2');
-    expect(overLimit(1, [{ ...ada, most: null }, { whose: 'the group "lab"', most: 1, inUse: 1 }])).toBe(
-      'the group "lab" has 1 of at most 1 card at once, and it asks for one',
-    );
+    expect(
+      overLimit(1, [
+        { ...ada, most: null },
+        { whose: 'the group "lab"', most: 1, inUse: 1 },
+      ]),
+    ).toBe('the group "lab" has 1 of at most 1 card at once, and it asks for one');
     expect(overLimit(3, [ada])).toBe('it asks for 3 cards, and ada may have 2 at once');
     expect(overLimit(Number.POSITIVE_INFINITY, [ada])).toBe('it asks for all cards, and ada may have 2 at once');
   });

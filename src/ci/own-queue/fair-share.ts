@@ -18,7 +18,10 @@ export function spentAt({ amount, at }: Spent, now: number, halfLife: number): n
 }
 
 /** What so many cards from one time to another count at the end of it: the sum of what each moment counts. */
-export function spentBy({ cards, from, to }: { readonly cards: number; readonly from: number; readonly to: number }, halfLife: number): number {
+export function spentBy(
+  { cards, from, to }: { readonly cards: number; readonly from: number; readonly to: number },
+  halfLife: number,
+): number {
   const scale = halfLife / Math.LN2;
   return (cards * scale * (1 - 2 ** (-Math.max(0, to - from) / halfLife))) / hour;
 }
@@ -61,7 +64,8 @@ export function overLimit(
   for (const { whose, most, inUse } of limits) {
     if (most === null || asked === 0 || inUse + asked <= most) continue;
     const many = asked === Number.POSITIVE_INFINITY ? 'all cards' : asked === 1 ? 'one' : `${asked}`;
-    if (asked > most) return `it asks for ${many}${asked > 1 && Number.isFinite(asked) ? ' cards' : ''}, and ${whose} may have ${most} at once`;
+    if (asked > most)
+      return `it asks for ${many}${asked > 1 && Number.isFinite(asked) ? ' cards' : ''}, and ${whose} may have ${most} at once`;
     return `${whose} has ${inUse} of at most ${most} ${most === 1 ? 'card' : 'cards'} at once, and it asks for ${many}`;
   }
   return null;

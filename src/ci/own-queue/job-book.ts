@@ -62,7 +62,12 @@ export class JobBook {
       this.index.put({ ...job, progress: { ...job.progress, cold } });
     }
     this.index.commit();
-    this.teller = new Teller({ index: this.index, view: (job) => this.view(job), over: (job) => this.#over(job), sharing: () => (this.shares === null ? null : this.poolNames) });
+    this.teller = new Teller({
+      index: this.index,
+      view: (job) => this.view(job),
+      over: (job) => this.#over(job),
+      sharing: () => (this.shares === null ? null : this.poolNames),
+    });
     people?.onChange(() => this.teller.wake());
     this.#repairNeeds();
   }
@@ -102,7 +107,9 @@ export class JobBook {
   inQueue(job: Job): JobView {
     const view = this.view(job);
     // Where people share, what others use until then decides how many go before it.
-    return this.shares === null && this.mayStart(job) && this.pools.has(job.request.pool) ? { ...view, ahead: this.index.ahead(job) } : view;
+    return this.shares === null && this.mayStart(job) && this.pools.has(job.request.pool)
+      ? { ...view, ahead: this.index.ahead(job) }
+      : view;
   }
 
   /**

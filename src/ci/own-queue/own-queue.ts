@@ -250,7 +250,8 @@ export class OwnQueue extends AgentsQueue {
     const since = new Map<string, number>();
     for (const job of this.book.index.all()) {
       const { pool } = job.request;
-      if (this.book.mayStart(job) && (this.book.shares?.whyHeld(job) ?? null) === null) since.set(pool, Math.min(waitsSince(job), since.get(pool) ?? Number.POSITIVE_INFINITY));
+      if (this.book.mayStart(job) && (this.book.shares?.whyHeld(job) ?? null) === null)
+        since.set(pool, Math.min(waitsSince(job), since.get(pool) ?? Number.POSITIVE_INFINITY));
     }
     return since;
   }

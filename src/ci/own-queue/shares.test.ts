@@ -38,7 +38,14 @@ const put = (uid: number, its: PeopleGroup) => table.set(uid, { uid, name: uid =
 
 function open(): void {
   store = openStore(join(dir.path, 'state'));
-  const pool = (name: string, count: number) => ({ name, runtime: null, timeout: null, recipe: bareRecipe, devices: { ...oneDevice, count }, standby: true });
+  const pool = (name: string, count: number) => ({
+    name,
+    runtime: null,
+    timeout: null,
+    recipe: bareRecipe,
+    devices: { ...oneDevice, count },
+    standby: true,
+  });
   const people = {
     halfLife: 24 * hour,
     of: (uid: number) => table.get(uid) ?? null,
@@ -48,7 +55,12 @@ function open(): void {
       return () => {};
     },
   };
-  queue = createOwnQueue({ store, pools: [pool('gpu', 1), pool('more', 1), pool('cpu', 0)], people, clock: { ...systemClock, wall: () => now } });
+  queue = createOwnQueue({
+    store,
+    pools: [pool('gpu', 1), pool('more', 1), pool('cpu', 0)],
+    people,
+    clock: { ...systemClock, wall: () => now },
+  });
 }
 
 beforeEach(() => {
@@ -64,7 +76,10 @@ afterEach(async () => {
 });
 
 const submit = (uid: number | null, more: Partial<JobRequest> = {}) =>
-  queue.submit(jobRequest.parse({ command: ['true'], pool: 'gpu', ...more }), uid === null ? null : { uid, name: uid === ada ? 'ada' : 'bob' }).id;
+  queue.submit(
+    jobRequest.parse({ command: ['true'], pool: 'gpu', ...more }),
+    uid === null ? null : { uid, name: uid === ada ? 'ada' : 'bob' },
+  ).id;
 const next = (pool = 'gpu') => queue.jobs.next(pool, null)?.job ?? null;
 
 function commit(...changes: Change[]): void {
@@ -120,7 +135,10 @@ describe('cards at once', () => {
 
   it('do not let a job fail that asks for more than there ever are', () => {
     put(ada, group('lab', { cards: 0 }));
-    expect(queue.job(submit(ada))).toMatchObject({ state: 'queued', reason: 'it asks for one, and the group "lab" may have 0 at once' });
+    expect(queue.job(submit(ada))).toMatchObject({
+      state: 'queued',
+      reason: 'it asks for one, and the group "lab" may have 0 at once',
+    });
   });
 });
 
@@ -195,7 +213,12 @@ describe('turns', () => {
 
   it('without people are as they were', async () => {
     await queue.close();
-    queue = createOwnQueue({ store, pools: [{ name: 'gpu', runtime: null, timeout: null, recipe: bareRecipe, devices: { ...oneDevice, count: 0 }, standby: true }] });
+    queue = createOwnQueue({
+      store,
+      pools: [
+        { name: 'gpu', runtime: null, timeout: null, recipe: bareRecipe, devices: { ...oneDevice, count: 0 }, standby: true },
+      ],
+    });
     const [a1, a2, b1] = ['a', 'a', 'b'].map((user) => submit(null, { user }));
     const got = [a1, a2, b1].map(() => {
       const job = next() ?? '';
@@ -236,15 +259,32 @@ describe('rights that change', () => {
 });
 
 describe('volumes', () => {
-  const mount = (host: string, readOnly = true) => ({ volumes: [{ host, container: '/v', readOnly, variable: null, cache: null }] });
+  const mount = (host: string, readOnly = true) => ({
+    volumes: [{ host, container: '/v', readOnly, variable: null, cache: null }],
+  });
 
   it('are those of the group, below its folders, and no more writable than there', () => {
     const [data, scratch, away] = ['data', 'scratch', 'away'].map((name) => join(dir.path, name));
     for (const each of [data, scratch, away, `${data}/deep`, `${data}2`]) mkdirSync(each ?? '');
     symlinkSync(away ?? '', `${scratch}/link`);
-    put(ada, group('lab', { volumes: [{ host: data ?? '', readOnly: true }, { host: scratch ?? '', readOnly: false }] }));
+    put(
+      ada,
+      group('lab', {
+        volumes: [
+          { host: data ?? '', readOnly: true },
+          { host: scratch ?? '', readOnly: false },
+        ],
+      }),
+    );
     for (const good of [mount(data ?? ''), mount(`${data}/deep`), mount(scratch ?? '', false)]) submit(ada, good);
-    for (const bad of [mount(away ?? ''), mount('/'), mount(`${data}2`), mount(data ?? '', false), mount(`${scratch}/link`, false), mount(`${scratch}/link`)])
+    for (const bad of [
+      mount(away ?? ''),
+      mount('/'),
+      mount(`${data}2`),
+      mount(data ?? '', false),
+      mount(`${scratch}/link`, false),
+      mount(`${scratch}/link`),
+    ])
       expect(() => submit(ada, bad), bad.volumes[0]?.host).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST' }));
   });
 

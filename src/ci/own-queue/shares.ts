@@ -87,29 +87,36 @@ export class Shares {
     });
     if (found === null || firsts.length - held.length < 2) return held;
     const what = this.#hasCards(pool) ? 'card-hours' : 'agent-hours';
-    const said = ({ who, used, weight }: Waits) => `${who} has used ${hours(used)} ${what} lately${weight === 1 ? '' : ` with weight ${weight}`}`;
+    const said = ({ who, used, weight }: Waits) =>
+      `${who} has used ${hours(used)} ${what} lately${weight === 1 ? '' : ` with weight ${weight}`}`;
     const { next, overdue } = found;
     const why = overdue
       ? `${next.who} has got nothing for longer than the half-life`
-      : found.all.toSorted((a, b) => a.used / a.weight - b.used / b.weight).slice(0, 5).map(said).join(', ');
+      : found.all
+          .toSorted((a, b) => a.used / a.weight - b.used / b.weight)
+          .slice(0, 5)
+          .map(said)
+          .join(', ');
     return [...held, { slot: pool, intent: `job ${next.job.id} is next`, because: why }];
   }
 
   #next(firsts: readonly Job[]) {
     const { people, clock } = this.#parts;
     const now = clock.wall();
-    const all = firsts.filter((job) => this.whyHeld(job) === null).map((job): Waits => {
-      const person = job.request.person === undefined ? null : people.of(job.request.person);
-      const served = this.#served.get(`${job.request.pool} ${whoseIs(job)}`) ?? 0;
-      return {
-        job,
-        who: person?.name ?? root,
-        priority: job.request.priority,
-        used: this.#used(job, now),
-        weight: person?.group.weight ?? 1,
-        since: Math.max(served, waitsSince(job)),
-      };
-    });
+    const all = firsts
+      .filter((job) => this.whyHeld(job) === null)
+      .map((job): Waits => {
+        const person = job.request.person === undefined ? null : people.of(job.request.person);
+        const served = this.#served.get(`${job.request.pool} ${whoseIs(job)}`) ?? 0;
+        return {
+          job,
+          who: person?.name ?? root,
+          priority: job.request.priority,
+          used: this.#used(job, now),
+          weight: person?.group.weight ?? 1,
+          since: Math.max(served, waitsSince(job)),
+        };
+      });
     const found = nextOf(all, now, people.halfLife);
     return found === null ? null : { ...found, all };
   }
