@@ -1,6 +1,6 @@
 /**
  * How much of the daemon each caller over TCP may take, so that none keeps the others away: answers of a route, and bytes of answers,
- * that it has not read yet, and of those who are no operators their share of this process' time.
+ * that it has not read yet, and of those who may not do everything their share of this process' time.
  */
 import type { ServerResponse } from 'node:http';
 import { OnejobError } from '../base/errors.ts';
@@ -39,7 +39,7 @@ export class Shares {
   }
 
   /**
-   * Resolves when this request of a caller may be answered. Those of one who is no operator are answered one after the other, and what that costs
+   * Resolves when this request of a caller may be answered. Those of one who may not do everything are answered one after the other, and what that costs
    * is measured: a list of ten thousand jobs takes a second.
    */
   async turn({ caller, id }: CallerAdmission): Promise<void> {

@@ -36,7 +36,7 @@ export function checkPeople(checking: Checking): void {
     for (const { name } of pools.filter((pool) => group.role === 'submit' && group.pools.includes(pool.name) && givesRoot(pool)))
       at(
         [...path, 'pools'],
-        `jobs of pool ${name} have all rights over this host, so whoever may run them is as good as root`,
+        `jobs of pool ${name} have all rights over this host, so anyone who may run them is as good as root`,
         'warning',
       );
   }

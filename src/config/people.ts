@@ -1,6 +1,6 @@
 /**
  * People of this host and what they may do (`people`). A user has what the first group of the config says that he is in; who is in
- * none has nothing. Root is no such user, and may do everything.
+ * none has nothing. Root is never one of them, and may do everything.
  */
 import type { Submitter } from '../contract/people.ts';
 import { type Clock, every } from '../core/clock.ts';

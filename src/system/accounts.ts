@@ -19,7 +19,7 @@ const [patience, mostAnswer] = [20_000, 16 << 20];
 export async function readAccounts(names: readonly string[]): Promise<Accounts> {
   const groups = parseGroups(await entries('group', names)).filter(([name]) => names.includes(name));
   const members = new Set(groups.flatMap(([, { members }]) => members));
-  // Some databases tell of a user only who is asked for.
+  // Some databases list no users, and only answer about one by name.
   const users = parseUsers(
     [await entries('passwd', []), members.size === 0 ? '' : await entries('passwd', [...members])].join('\n'),
   );

@@ -106,7 +106,7 @@ describe('over time', () => {
     expect(got.bob).toBeGreaterThan(9 * day);
   });
 
-  it('nobody waits for longer than a half-life and a job, whatever he has used and whoever else comes', () => {
+  it('nobody waits for longer than a half-life and a job, whatever he has used and how many others come', () => {
     const newcomers = Object.fromEntries(Array.from({ length: 60 }, (_, n) => [`new${n}`, { run: hour, from: n * 12 * hour }]));
     const { longest } = play({ old: { run: hour, used: 100_000 }, ...newcomers }, 30 * day);
     expect(longest.old).toBeLessThan(day + 70 * hour);

@@ -25,7 +25,7 @@ export interface JobBookParts {
   readonly reasonFor: (pool: string) => string | null;
   /** Config of a temporary daemon, or `''`: it hands out only jobs accepted with this config. Null: permanent. */
   readonly temporary: string | null;
-  /** Who shares the queue; null: whoever asks, in turn. */
+  /** Who shares the queue; null: all who ask, in turn. */
   readonly people: PeopleTable | null;
 }
 

@@ -270,7 +270,7 @@ export class WaitingJobs {
   }
 
   #lineOf({ priority, user, person }: Waiting): Line {
-    // What root's clients call a user is no person.
+    // What a client of root calls a user is not a person.
     const key = `${priority} ${person ?? ''} ${user ?? ''}`;
     const line = this.#lines.get(key) ?? { priority, jobs: [], turns: [], last: -1 };
     this.#lines.set(key, line);

@@ -45,7 +45,7 @@ export function checkPerson(request: StoredRequest, person: Person, pool: QueueP
   if (first !== undefined) refuse(`with ${first.host}`, `${of} may not bring volumes to machines of a cloud`, 'Omit --volume.');
 }
 
-/** The problem of a volume of a job, whoever's it is, or null. A person's must lie in the folders of the group, also where links lead. */
+/** The problem of a volume of a job, or null. A person's must lie in the folders of the group, also where links lead. */
 export function mountsOf(people: PeopleTable | null, uid: number | undefined, problem: MountProblem): MountProblem {
   if (people === null || uid === undefined) return problem;
   return (mount) => {
