@@ -3,9 +3,11 @@ import type { z } from 'zod';
 import { types } from '../src/cli/types.ts';
 import { show } from '../src/config/explain.ts';
 import { hostFile, hostMaps, nestedKeys, poolFile, schemasOf, topFile } from '../src/config/interpret.ts';
+import { peopleGroupKeys } from '../src/config/keys.ts';
 import { titlesOf, titlesWith } from '../src/config/types.ts';
 import type { Described } from '../src/schema/about.ts';
 import { aboutOf } from '../src/schema/kinds.ts';
+import { strict } from '../src/schema/strict.ts';
 
 /** Keys that most configs have, each in one sentence; the reference has the whole of it. */
 const everyday: Readonly<Record<string, Readonly<Record<string, string>>>> = {
@@ -71,7 +73,8 @@ export const referencePages: Readonly<Record<string, () => string>> = {
   'docs/configuration/host.md': () =>
     page('Keys of the file and the host', [
       section('Top level', '', topFile),
-      ...['api', 'disk', 'join', 'notify', 'secrets'].map((name) => nested(name, '')),
+      ...['api', 'disk', 'join', 'notify', 'people', 'secrets'].map((name) => nested(name, '')),
+      section('A group of `people`', 'See [several people on one host](people.md).', strict(peopleGroupKeys), 3),
     ]),
   'docs/configuration/pools.md': () =>
     page('Keys of a pool', [

@@ -4,7 +4,7 @@ import { constants } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { type ApiServer, startApi } from './api/server.ts';
-import { socketFinding } from './api/socket-access.ts';
+import { peopleFindings, socketFinding } from './api/socket-access.ts';
 import { checkListen, portFindings } from './api/web-port.ts';
 import { OnejobError, toFailure } from './base/errors.ts';
 import { warning } from './base/finding.ts';
@@ -17,6 +17,7 @@ import { lookAtHost } from './config/host-look.ts';
 import { listensOf } from './config/listens.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
+import { People } from './config/people.ts';
 import { fixedChanges, type LazyTypes, type Types } from './config/types.ts';
 import type { ConfigService } from './contract/manager.ts';
 import type { ApplyAnswer, ApplyRequest } from './contract/schema.ts';
@@ -31,6 +32,7 @@ import { createSecretPins } from './manager/services/secret-pins.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { formatProblem } from './schema/problem.ts';
 import { openWhenFree } from './store/store.ts';
+import { readAccounts } from './system/accounts.ts';
 import { notifyReady } from './system/notify.ts';
 import { systemClock as clock } from './system/system-clock.ts';
 
@@ -128,10 +130,14 @@ async function runManager(setting: Setting): Promise<Loaded | null> {
   const system = env.uid === 0 && !temporary;
   // The state directory is closed to others, so a shared socket is not in it.
   const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
-  const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
+  const isShared = system && (config.people !== null || readGroup() !== null);
+  const socket = isShared && isOwn ? sharedSocket(config.stateDir) : config.socket;
   const listens = temporary ? [] : listensOf(config);
   ports.want(listens);
   const unheld = env.serviceManager === null ? [] : portFindings(listens, ports, env.uid !== 0);
+  const people = system && config.people !== null ? new People(config.people, readAccounts) : null;
+  parts.defer(() => people?.close());
+  await people?.start(clock, (error) => log.warn('cannot read users and groups', { reason: toFailure(error).message }));
   const host = await openHost({
     config,
     env,
@@ -140,11 +146,13 @@ async function runManager(setting: Setting): Promise<Loaded | null> {
     clock,
     log,
     ports,
+    people,
     program: { version, self },
     configChanged: () => applying.changed(),
     findings: () => [
       ...unheld,
-      ...(system ? [socketFinding(socket)] : []),
+      ...(system && people === null ? [socketFinding(socket)] : []),
+      ...peopleFindings(config.people, people),
       ...applying.webProblems.map((why) => warning('dashboard', why, null, 'dashboard')),
     ],
     problems: () => applying.webProblems,
@@ -163,12 +171,14 @@ async function runManager(setting: Setting): Promise<Loaded | null> {
     secrets: createSecretPins({ store, clock }),
     metrics: host.metrics,
     ...(host.machines !== null && { machines: host.machines.service }),
-    socket: { path: socket, access: system ? 'group' : 'owner' },
+    socket: { path: socket, access: system && people === null ? 'group' : system ? 'root' : 'owner' },
+    people,
     version,
     onBug: (error, route) => log.error('request failed', { route, error }),
     // A temporary daemon has the jobs of a terminal.
     web: { config: temporary ? null : config.api, stateDir: store.dir, log, ports },
-    onCall: (request, { user, role }) => log.info('request over TCP', { request, user, role }),
+    onCall: (request, { user, role, person }) =>
+      log.info(person === null ? 'request over TCP' : 'request of a person', { request, user, role }),
   });
   applying.connect(host, api);
   ports.closeUnused();

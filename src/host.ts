@@ -12,6 +12,7 @@ import { tellLost } from './ci/own-queue/tell.ts';
 import type { CiParts, ThisOnejob } from './ci/parts.ts';
 import type { Config } from './config/config.ts';
 import { weakenedFindings } from './config/findings.ts';
+import type { PeopleTable } from './config/people.ts';
 import { type Changes, createChanges } from './contract/changes.ts';
 import type { Manager } from './contract/manager.ts';
 import type { ToolRunner } from './gpu/run.ts';
@@ -42,6 +43,8 @@ import { machinePlace } from './store/machine.ts';
 export interface HostParts extends Pick<LoopParts, 'config' | 'env' | 'store' | 'runtimes' | 'clock' | 'log'> {
   readonly program: Pick<ThisOnejob, 'version' | 'self'>;
   readonly outside?: Outside;
+  /** null (default): who may open the socket may do everything. */
+  readonly people?: PeopleTable | null;
   /** They outlive the host. */
   readonly ports?: Ports | undefined;
   /** A sentence that says that the config has changed since it was loaded; null if it has not. */
@@ -138,6 +141,7 @@ async function openServices(given: HostParts, host: Partial<Opened>, stack: Asyn
     log,
     onejob: { ...given.program, temporary: store.temporary },
     ports,
+    people: given.people ?? null,
     ...outside,
     slots: {
       ...slotFacts(() => open(host.loop).reconciler, clock),
@@ -340,6 +344,7 @@ function reportOf(given: HostParts, host: With<Base | Upkeep | 'loop'>): HostRep
       return [
         ...isolationNotes(reason, pool.runtime.capabilities, pool.config.recipe),
         ...(pool.away === null ? [] : [pool.away]),
+        ...services.own.plan([pool.config.name]).map(({ intent, because }) => `${intent}: ${because}`),
         ...house.problemsOf(service),
       ];
     },

@@ -28,7 +28,7 @@ const agents = 'test/standins/*/agent/**/*.test.ts';
 /** Of what sits beside: the files that start processes or servers, and so depend on how busy the machine is. */
 const processes = [
   'scripts/{ci-count,install,launcher,link-bin,promtool}.test.ts',
-  'src/api/{api,devices,events,raw-requests,secrets,shell,sockets,tunnel,web,web-limits}.test.ts',
+  'src/api/{api,devices,events,people,raw-requests,secrets,shell,sockets,tunnel,web,web-limits}.test.ts',
   'src/ci/azure-pipelines/{caller,client,client.contract,cloud-placeholders,contract,doctor,ended-jobs,exchange,job-records,look,look-inside}.test.ts',
   'src/ci/azure-pipelines/{placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
   'src/ci/buildkite/api.test.ts',

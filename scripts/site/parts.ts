@@ -33,6 +33,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/sizing.md',
       'docs/operating.md',
       'docs/many-hosts.md',
+      'docs/people.md',
       'docs/changing-the-config.md',
       'docs/dashboard.md',
       'docs/troubleshooting.md',

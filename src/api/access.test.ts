@@ -2,10 +2,11 @@
 import { createHmac, createPublicKey, verify } from 'node:crypto';
 import { chmodSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import { authorize, browserKey, hashOf, type Signed } from '../../test/support/browser-login.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import type { Person } from '../config/people.ts';
 import { type CallerAdmission, openAccess } from './access.ts';
 
 let dir: Scratch;
@@ -18,7 +19,7 @@ const clock = handClock();
 const open = () => openAccess({ dir: dir.path, clock });
 const file = (role: string) => join(dir.path, 'api', `${role}.token`);
 const token = (role: string) => `Bearer ${readFileSync(file(role), 'utf8').trim()}`;
-const eve = { role: 'read', user: 'eve' } as const;
+const eve = { role: 'read', user: 'eve', person: null } as const;
 const browser = browserKey();
 const port = 7717;
 const asked = { method: 'POST', path: '/v1/jobs?x=1', challenge: 'c', port };
@@ -39,8 +40,8 @@ const encoded = (text: string) => Buffer.from(text).toString('base64url');
 test('tokens are made once, for this user only', () => {
   const access = open();
   expect([file('read'), file('operator')].map((path) => statSync(path).mode & 0o777)).toEqual([0o600, 0o600]);
-  expect(caller(access, token('read'))).toEqual({ role: 'read', user: null, until: null });
-  expect(caller(open(), token('operator'))).toEqual({ role: 'operator', user: null, until: null });
+  expect(caller(access, token('read'))).toEqual({ role: 'read', user: null, until: null, person: null });
+  expect(caller(open(), token('operator'))).toEqual({ role: 'operator', user: null, until: null, person: null });
 });
 
 test('a kill while a token is made leaves none, and the next start makes it', () => {
@@ -73,7 +74,7 @@ test('a session is worth nothing without signatures, and a token is not a sessio
 
 test('a session of an earlier onejob, which had no key, is refused', () => {
   const access = open();
-  const text = encoded(JSON.stringify({ ...eve, until: clock.wall() + 1_000 }));
+  const text = encoded(JSON.stringify({ ...eve, until: clock.wall() + 1_000, person: null }));
   const secret = token('read').replace('Bearer ', '');
   const session = `ojs_${text}.${createHmac('sha256', secret).update(`session ${text}`).digest('base64url')}`;
   expect([caller(access, `Bearer ${session}`), caller(access, header({ session, sign: browser.sign }))]).toEqual([null, null]);
@@ -100,7 +101,7 @@ test('a session needs the key that logged in', () => {
   expect(caller(access, header({ session, sign: browserKey().sign }))).toBeNull();
   const { code } = access.code(eve);
   expect(() => access.login(code, { x: 'A'.repeat(43), y: 'A'.repeat(43) }, port)).toThrow(/not a public key on P-256/);
-  expect(access.login(code, browser.key, port)).toMatchObject(eve);
+  expect(access.login(code, browser.key, port)).toMatchObject({ role: 'read', user: 'eve' });
 });
 
 test('the daemon has the same key after a restart, and proves who it is with it', () => {
@@ -117,7 +118,7 @@ test('a code is good for one login, and a minute', () => {
   const access = open();
   const { code, until } = access.code(eve);
   expect(until).toBe(clock.wall() + 60_000);
-  expect(access.login(code, browser.key, port)).toMatchObject(eve);
+  expect(access.login(code, browser.key, port)).toMatchObject({ role: 'read', user: 'eve' });
   expect(() => access.login(code, browser.key, port)).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
   const late = access.code(eve).code;
   clock.advance(60_000);
@@ -127,7 +128,7 @@ test('a code is good for one login, and a minute', () => {
 test('a session survives a restart, and ends after a week', () => {
   const access = open();
   const signed = signIn(access);
-  expect(caller(open(), header(signed))).toEqual({ ...eve, until: clock.wall() + 7 * 86_400_000 });
+  expect(caller(open(), header(signed))).toEqual({ ...eve, until: clock.wall() + 7 * 86_400_000, person: null });
   clock.advance(7 * 86_400_000);
   expect(caller(access, header(signed))).toBeNull();
 });
@@ -171,7 +172,60 @@ test('after ten wrong codes in a minute no more are tried, and a right one is st
   for (let n = 0; n < 10; n += 1)
     expect(() => access.login('x', browser.key, port)).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
   expect(() => access.login('x', browser.key, port)).toThrow(expect.objectContaining({ code: 'E_API_LIMIT', retry: true }));
-  expect(access.login(access.code(eve).code, browser.key, port)).toMatchObject(eve);
+  expect(access.login(access.code(eve).code, browser.key, port)).toMatchObject({ role: 'read', user: 'eve' });
   clock.advance(60_000);
   expect(() => access.login('x', browser.key, port)).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
+});
+
+describe('a person', () => {
+  const group = {
+    name: 'lab',
+    role: 'submit',
+    pools: ['gpu'],
+    volumes: [],
+    images: [],
+    logs: 'own',
+    cards: null,
+    cardsEach: null,
+    weight: 1,
+  } as const;
+  const ada = { uid: 10_001, name: 'ada', group };
+  const link = { role: 'operator', user: 'root', person: ada.uid } as const;
+  const openFor = (found: Person | null) =>
+    openAccess({ dir: dir.path, clock, people: { of: (uid) => (uid === ada.uid ? found : null) } });
+  const session = (role: 'read' | 'operator') => {
+    const access = openFor(ada);
+    return { session: access.login(access.code({ ...link, role }).code, browser.key, port).session, sign: browser.sign };
+  };
+
+  test('has in a browser what the group has now, and no more than the link was for', () => {
+    const [whole, looks] = [session('operator'), session('read')];
+    expect(caller(openFor(ada), header(whole))).toMatchObject({ role: 'submit', user: 'ada', person: ada });
+    expect(caller(openFor(ada), header(looks))).toMatchObject({ role: 'read', user: 'ada' });
+    expect(caller(openFor({ ...ada, group: { ...group, role: 'look' } }), header(whole))).toMatchObject({ role: 'read' });
+    expect(caller(openFor(null), header(whole))).toBe(null);
+    expect(caller(open(), header(whole))).toBe(null);
+  });
+
+  test('is nobody whom a token of readers can make, nor an operator', () => {
+    const made = session('operator');
+    const [, text = ''] = /^ojs_([\w-]+)\./.exec(made.session) ?? [];
+    const said = JSON.parse(Buffer.from(text, 'base64url').toString());
+    const key = (role: string) => readFileSync(file(role), 'utf8').trim();
+    const sign = (payload: object, by: string, what: string) => {
+      const forged = encoded(JSON.stringify(payload));
+      return {
+        session: `ojs_${forged}.${createHmac('sha256', key(by)).update(`${what} ${forged}`).digest('base64url')}`,
+        sign: browser.sign,
+      };
+    };
+    for (const forged of [
+      sign({ ...said, role: 'read' }, 'read', 'session'),
+      sign({ ...said, role: 'read' }, 'read', 'person'),
+      sign({ ...said, person: null }, 'read', 'session'),
+      { ...made, session: made.session.replace(text, encoded(JSON.stringify({ ...said, person: null }))) },
+      { ...made, session: made.session.replace(text, encoded(JSON.stringify({ ...said, person: 10_002 }))) },
+    ])
+      expect(caller(openFor(ada), header(forged))).toBe(null);
+  });
 });

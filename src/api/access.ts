@@ -22,12 +22,13 @@ import { closeSync, existsSync, fstatSync, openSync, readFileSync } from 'node:f
 import { join } from 'node:path';
 import { z } from 'zod';
 import { attempt, codeOf, messageOf, OnejobError } from '../base/errors.ts';
+import type { PeopleTable } from '../config/people.ts';
 import { publicKey } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { subdirectory } from '../store/directory.ts';
 import { writeWhole } from '../system/files.ts';
 import { jsonOf } from '../system/json.ts';
-import type { AccessRole, Caller } from './caller.ts';
+import { type Caller, callerOf } from './caller.ts';
 import { type PublicKey, parseAuthorization, requestText } from './signed.ts';
 
 /** Who sends a request. */
@@ -56,10 +57,21 @@ const [mostCodes, mostWrong, wrongWithin] = [100, 10, 60_000];
 /** ms between the clocks of a page, which follows the daemon's, and of the daemon. */
 const patience = 60_000;
 
-const roles = ['read', 'operator'] as const satisfies readonly AccessRole[];
+/** Each has a token. */
+const roles = ['read', 'operator'] as const;
+type TokenRole = (typeof roles)[number];
+
+/** Who a login is for: a role, or a person, who then has at most that role. */
+export interface LoginFor {
+  readonly role: TokenRole;
+  readonly user: string | null;
+  readonly person: number | null;
+}
 const payload = z.object({
   role: z.enum(roles),
   user: z.string().nullable(),
+  /** The uid of a person, whose role is looked up anew for each request. */
+  person: z.number().nullable().default(null),
   until: z.number(),
   key: publicKey,
   /** Where somebody logged in. What listens elsewhere, such as the next daemon while another program has the port, is not meant. */
@@ -76,50 +88,63 @@ export interface AccessTable {
   /** The caller, by the header `authorization` of a request; null if it gives no access. */
   callerOf(authorization: string | undefined, asked: AccessRequest): CallerAdmission | null;
   /** A code for one login within a minute: 128 bits. */
-  code(caller: Omit<Caller, 'until'>): { readonly code: string; readonly name: string; readonly until: number };
+  code(caller: LoginFor): { readonly code: string; readonly name: string; readonly until: number };
   /** Whether there is a code with this name, which says nothing of the code. */
   isCode(name: string): boolean;
   /**
    * Uses a code, for the browser that has the key of `key` and asks at `port`; `session` is what it sends from then on.
    * @throws OnejobError E_API_LOGIN, E_API_LIMIT, E_API_REQUEST
    */
-  login(code: string, key: PublicKey, port: number): Omit<Caller, 'until'> & { readonly session: string };
+  login(code: string, key: PublicKey, port: number): Pick<LoginFor, 'role' | 'user'> & { readonly session: string };
   /** Reads the tokens again, and makes those that are missing. True if one is another. @throws as `openAccess` */
   refresh(): boolean;
 }
 
-/** `dir`: the state directory. @throws OnejobError E_API_LISTEN if the tokens cannot be read or made */
-export function openAccess({ dir, clock }: { readonly dir: string; readonly clock: Clock }): AccessTable {
-  const codes: { readonly digest: Buffer; readonly caller: Omit<Caller, 'until'>; readonly until: number }[] = [];
+interface AccessParts {
+  /** The state directory. */
+  readonly dir: string;
+  readonly clock: Clock;
+  /** null: logins of people give no access. */
+  readonly people?: Pick<PeopleTable, 'of'> | null;
+}
+
+/** @throws OnejobError E_API_LISTEN if the tokens cannot be read or made */
+export function openAccess({ dir, clock, people = null }: AccessParts): AccessTable {
+  const codes: { readonly digest: Buffer; readonly caller: LoginFor; readonly until: number }[] = [];
   let wrong: number[] = [];
   let tokens = readTokens();
   const identity = readIdentity(join(subdirectory(dir, 'api'), 'identity.key'));
 
-  function readTokens(): Record<AccessRole, string> {
+  function readTokens(): Record<TokenRole, string> {
     const folder = subdirectory(dir, 'api');
     return { read: tokenIn(join(folder, 'read.token')), operator: tokenIn(join(folder, 'operator.token')) };
   }
 
-  function signatureOf(text: string, role: AccessRole): string {
-    return createHmac('sha256', tokens[role]).update(`session ${text}`).digest('base64url');
+  /** A reader's token must not make the login of a person who may do more, and an older onejob must not take it for an operator's. */
+  function signatureOf(text: string, { role, person }: Pick<LoginFor, 'role' | 'person'>): string {
+    const [token, what] = person === null ? [tokens[role], 'session'] : [tokens.operator, 'person'];
+    return createHmac('sha256', token).update(`${what} ${text}`).digest('base64url');
   }
 
   function byToken(token: string): CallerAdmission | null {
     const role = roles.find((one) => isSame(digestOf(token), digestOf(tokens[one])));
-    return role === undefined ? null : { caller: { role, user: null, until: null }, id: `token ${role}`, body: null };
+    return role === undefined ? null : { caller: { role, user: null, until: null, person: null }, id: `token ${role}`, body: null };
   }
 
   function bySession(header: string, asked: AccessRequest): CallerAdmission | null {
     const sent = parseAuthorization(header);
     const [, text = '', mac = ''] = session.exec(sent?.session ?? '') ?? [];
     const found = payload.safeParse(jsonOf(Buffer.from(text, 'base64url').toString()));
-    if (sent === null || !found.success || !isSame(digestOf(mac), digestOf(signatureOf(text, found.data.role)))) return null;
-    const { role, user, until, key, port } = found.data;
+    if (sent === null || !found.success || !isSame(digestOf(mac), digestOf(signatureOf(text, found.data)))) return null;
+    const { role, user, person: uid, until, key, port } = found.data;
     const now = clock.wall();
     if (until <= now || port !== asked.port || Math.abs(now - sent.at) > patience) return null;
     const signed = Buffer.from(requestText({ ...asked, ...sent }));
     if (!isSignature(signed, key, Buffer.from(sent.signature, 'base64url'))) return null;
-    return { caller: { role, user, until }, id: `login ${key.x}`, body: sent.body };
+    const person = uid === null ? null : (people?.of(uid) ?? null);
+    if (uid !== null && person === null) return null;
+    const whole: Caller = person === null ? { role, user, until, person } : callerOf(person, until);
+    return { caller: role === 'read' ? { ...whole, role } : whole, id: `login ${key.x}`, body: sent.body };
   }
 
   return {
@@ -158,11 +183,11 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
           hint: 'Type "onejob dashboard" on the host for a new one.',
         });
       }
-      const { role, user } = found.caller;
+      const { role, user, person } = found.caller;
       const text = Buffer.from(
-        JSON.stringify({ role, user, until: now + sessionLife, key, port } satisfies z.infer<typeof payload>),
+        JSON.stringify({ role, user, person, until: now + sessionLife, key, port } satisfies z.infer<typeof payload>),
       ).toString('base64url');
-      return { role, user, session: `ojs_${text}.${signatureOf(text, role)}` };
+      return { role, user, session: `ojs_${text}.${signatureOf(text, found.caller)}` };
     },
     refresh() {
       const before = tokens;
@@ -172,9 +197,9 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
   };
 }
 
-/** Whether the `id` of an admission is that of a login. */
+/** Whether the `id` of an admission is that of one login or person. */
 export function isLogin(id: string): boolean {
-  return id.startsWith('login ');
+  return /^(login|person) /.test(id);
 }
 
 function digestOf(text: string): Buffer {

@@ -6,7 +6,6 @@ import { abortable } from '../base/abortable.ts';
 import type { Manager } from '../contract/manager.ts';
 import type { FindingView } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
-import type { AccessRole } from './caller.ts';
 
 /** ms that readers get the same result. */
 const kept = 60_000;
@@ -26,7 +25,7 @@ export function createDoctor(look: Manager['doctor'], clock: Clock) {
   };
   return {
     /** A look continues when those who asked have gone: the next ones get its result. @throws as `Manager.doctor` */
-    async ask(kind: AccessRole | 'socket', signal: AbortSignal): Promise<FindingView[]> {
+    async ask(kind: 'read' | 'operator' | 'socket', signal: AbortSignal): Promise<FindingView[]> {
       if (kind === 'read' && last !== null && clock.now() < last.at + kept) return last.found;
       looking ??= begin();
       return abortable(looking, signal);

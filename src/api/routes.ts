@@ -1,6 +1,7 @@
 /** What answers each call; see `docs/api.md`, and `docs/json.md` for the bodies. */
 import { PassThrough, pipeline, Readable, type Transform } from 'node:stream';
 import { OnejobError } from '../base/errors.ts';
+import type { Person } from '../config/people.ts';
 import { type Checked, calls } from '../contract/calls.ts';
 import { frame, pieceFrames } from '../contract/frames.ts';
 import type { Counts } from '../contract/gap.ts';
@@ -11,6 +12,7 @@ import * as schemas from '../contract/schema.ts';
 import { shellProtocol } from '../contract/shell-frames.ts';
 import { limited } from '../http/limited.ts';
 import { skip } from '../logs/select.ts';
+import type { LoginFor } from './access.ts';
 import { type Answering, type ApiRequest, type Handlers, routesOf } from './route.ts';
 import { forgetAll } from './web-files.ts';
 
@@ -19,7 +21,7 @@ const handlers: Handlers = {
   'GET /v1/status': (_, { manager }) => manager.status(),
   'GET /metrics': async (_, { metrics }) => given(metrics).read(),
   'GET /v1/plan': (_, { manager }) => manager.plan(),
-  'GET /v1/doctor': ({ signal, kind }, { doctor }) => doctor.ask(kind === 'anyone' ? 'read' : kind, signal),
+  'GET /v1/doctor': ({ signal, kind }, { doctor }) => doctor.ask(kind === 'socket' || kind === 'operator' ? kind : 'read', signal),
   'POST /v1/pause': ({ body }, { manager }) => manager.pause(null, body.reason),
   'POST /v1/resume': ({ body }, { manager }) => manager.resume(null, body.reason),
   'POST /v1/drain': (_, { manager }) => manager.drain(null),
@@ -36,7 +38,7 @@ const handlers: Handlers = {
     return 'ok\n';
   },
   'GET /v1/me': ({ caller }) => ({ role: caller?.role ?? 'read', user: caller?.user ?? null }),
-  'POST /v1/login-links': ({ body }, { web }) => given(web).link(body),
+  'POST /v1/login-links': ({ body, caller }, { web }) => given(web).link(loginFor(body, caller?.person)),
   'POST /v1/login'({ body, response }, { web }) {
     const made = given(web).login(body.code, body.key);
     // What another program left in this browser while it had the port: pages, scripts, service workers, and the last login.
@@ -51,9 +53,9 @@ const handlers: Handlers = {
     return undefined;
   },
 
-  'POST /v1/jobs': ({ body }, { manager }) => manager.submit(body),
-  'POST /v1/jobs/check': ({ body }, { manager }) => manager.verify(body),
-  'POST /v1/job-arrays': ({ body }, { manager }) => manager.submitArray(body),
+  'POST /v1/jobs': ({ body, caller }, { manager }) => manager.submit(body, caller?.person),
+  'POST /v1/jobs/check': ({ body, caller }, { manager }) => manager.verify(body, caller?.person),
+  'POST /v1/job-arrays': ({ body, caller }, { manager }) => manager.submitArray(body, caller?.person),
   'GET /v1/job-arrays/:id': { atOnce: 16, handle: ({ params }, { manager }) => manager.arrayJobs(params.id) },
   'POST /v1/job-arrays/:id/cancel': ({ params }, { manager }) => manager.cancelArray(params.id),
   'GET /v1/jobs': {
@@ -86,12 +88,14 @@ const handlers: Handlers = {
   },
   'POST /v1/jobs/:id/unhold': ({ params }, { manager }) => manager.unhold(knownJob(manager, params.id).id),
   'PUT /v1/workspaces': async (asked, { manager }) => ({
-    id: await taken(asked, (files) => manager.putWorkspace(files, asked.signal)),
+    id: await taken(asked, (files) => manager.putWorkspace(files, asked.signal, asked.caller?.person)),
   }),
   'PUT /v1/sent-files': async (asked, { manager }) => ({
     name: await taken(asked, (files) => manager.keepFiles(files, asked.signal)),
   }),
-  'POST /v1/workspaces': async ({ body, signal }, { manager }) => ({ id: await manager.joinWorkspace(body, signal) }),
+  'POST /v1/workspaces': async ({ body, signal, caller }, { manager }) => ({
+    id: await manager.joinWorkspace(body, signal, caller?.person),
+  }),
 
   'GET /v1/logs': {
     // An agent's own logs are in memory while they are sent.
@@ -133,6 +137,11 @@ const handlers: Handlers = {
 };
 
 export const routes = routesOf(calls, handlers);
+
+/** A person's login is for that person, whatever the client says. */
+function loginFor({ role, user }: Checked<'POST /v1/login-links', 'body'>, person: Person | null = null): LoginFor {
+  return person === null ? { role, user, person } : { role, user: person.name, person: person.uid };
+}
 
 /** The answer begins at once, and ends with the daemon or the client. Its end says whether the daemon will be back at once. */
 function holdOpen({ signal }: ApiRequest, { manager, reloads }: Answering): Readable {

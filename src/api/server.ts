@@ -1,6 +1,6 @@
 /**
  * The API: HTTP `/v1` over a unix socket, and over TCP if that is wanted (`web.ts`). Everyone who can open the socket may do
- * everything; over TCP a login or a token decides.
+ * everything, and people of the host, each on a socket of his own, what `people` says; over TCP a login or a token decides.
  *
  * Every body is checked before a route gets it, and every error is sent as an `errorView`. Waiting requests (the end of a job, a
  * followed log, a held client) end with their client or with the server.
@@ -12,14 +12,19 @@ import { parse } from 'node:querystring';
 import { finished, Readable } from 'node:stream';
 import { z } from 'zod';
 import { OnejobError } from '../base/errors.ts';
+import type { PeopleTable, Person } from '../config/people.ts';
+import type { Role } from '../contract/calls.ts';
 import { statusOf, stopping, toErrorView } from '../contract/http-errors.ts';
 import type { Clock } from '../core/clock.ts';
 import { bytesOf } from '../http/exchange.ts';
 import { afterInBackground, systemClock, turn } from '../system/system-clock.ts';
-import type { Caller } from './caller.ts';
+import type { CallerAdmission } from './access.ts';
+import { type Caller, callerOf } from './caller.ts';
 import { createDoctor, type Doctor } from './doctor.ts';
 import { checkSocketHost, isBrowser } from './door.ts';
 import { EventStreams } from './event-stream.ts';
+import { checkConcern } from './own-things.ts';
+import { clearPeople, PeopleSockets } from './people-sockets.ts';
 import {
   type Answering,
   type ApiRequest,
@@ -33,7 +38,7 @@ import { routes } from './routes.ts';
 import { readPatience, Shares } from './shares.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 import { Upgrades } from './upgrades.ts';
-import { Web } from './web.ts';
+import { checkRole, Web } from './web.ts';
 import { createWebFiles, isWorkerScript, serveNoWorker, type WebFiles, webFolder } from './web-files.ts';
 import type { WebOptions } from './web-port.ts';
 
@@ -45,7 +50,9 @@ export interface ApiOptions extends Served {
   readonly onBug?: (error: Error, route: string) => void;
   /** Access over TCP; omitted: none. */
   readonly web?: WebOptions;
-  /** Called for each request over TCP that may change something, such as `POST /v1/drain`. */
+  /** Who else may do what; omitted: nobody. */
+  readonly people?: PeopleTable | null;
+  /** Called for each request over TCP, and of people, that may change something, such as `POST /v1/drain`. */
   readonly onCall?: (request: string, caller: Caller) => void;
   /** Called with each JSON answer before it is sent, for tests. */
   readonly onAnswer?: (route: Route, answer: unknown) => void;
@@ -78,16 +85,19 @@ export class ApiServer {
   readonly #answering: Answering;
   readonly #server: Server;
   readonly #web: Web | null;
+  readonly #people: PeopleTable | null;
+  readonly #sockets: PeopleSockets | null;
   /** Of requests that are not answered yet. */
-  readonly #open = new Set<AbortController>();
+  readonly #open = new Map<AbortController, Person | null>();
   #unpublish = (): void => {};
+  #unfollow = (): void => {};
   #closed: Promise<void> | null = null;
   #isClosing = false;
   #reloads = false;
 
   constructor(options: ApiOptions) {
     this.#options = options;
-    const { version, clock = systemClock, onBug, manager, web } = options;
+    const { version, clock = systemClock, onBug, manager, web, people = null } = options;
     this.#clock = clock;
     this.#shares = new Shares(clock);
     this.#files = createWebFiles(web?.files ?? webFolder);
@@ -97,20 +107,14 @@ export class ApiServer {
       clock,
       onBug,
       answering: () => this.#answering,
-      admit: (request) => {
-        if (this.#isClosing) throw stopping();
-        return onSocket(request);
-      },
     });
-    this.#server = createServer(
-      { ...patience, shouldUpgradeCallback: (request) => this.#upgrades.isUpgrade(request) },
-      (request, response) => {
-        void this.#serve(null, request, response);
-      },
-    );
-    this.#server.on('upgrade', (request, connection, head) => this.#upgrades.serve(request, connection, head));
+    this.#people = people;
+    this.#server = this.#socketServer(null);
+    const serve = (uid: number) => this.#socketServer(uid);
+    const failed = (error: unknown) => onBug?.(error instanceof Error ? error : new Error(String(error)), 'sockets of people');
+    this.#sockets = people === null ? null : new PeopleSockets({ socket: options.socket.path, people, serve, failed });
     const handle: RequestListener = (request, response) => void this.#serve(this.#web, request, response);
-    this.#web = web === undefined ? null : new Web({ ...web, clock, patience, handle, isBuilt: this.#files.isBuilt });
+    this.#web = web === undefined ? null : new Web({ ...web, people, clock, patience, handle, isBuilt: this.#files.isBuilt });
     this.#doctor = createDoctor((signal) => manager.doctor(signal), clock);
     const streams = new EventStreams({ events: manager.changes, clock, failed: (error) => onBug?.(error, 'GET /v1/events') });
     this.#answering = { ...options, web: this.#web, streams, doctor: this.#doctor, reloads: () => this.#reloads };
@@ -124,6 +128,9 @@ export class ApiServer {
       throw error;
     });
     this.#unpublish = published.unpublish;
+    if (this.#sockets === null && this.#options.socket.access === 'group') clearPeople(this.#options.socket.path);
+    await this.#sockets?.start();
+    this.#unfollow = this.#people?.onChange(() => this.#endChanged()) ?? (() => {});
     await this.#web?.at.start();
   }
 
@@ -155,16 +162,19 @@ export class ApiServer {
   async #close(): Promise<void> {
     this.#isClosing = true;
     this.#unpublish();
-    for (const each of this.#open) each.abort();
+    this.#unfollow();
+    this.#sockets?.unpublish();
+    for (const each of this.#open.keys()) each.abort();
     const shells = this.#upgrades.close(stopping());
     this.#doctor.close();
     // Idle connections end at once; answers that are still being written get a moment.
     const callOff = systemClock.after(closePatience, () => {
       this.#server.closeAllConnections();
+      this.#sockets?.closeAll();
       this.#web?.at.connections.closeAll();
       this.#upgrades.destroy();
     });
-    await Promise.all([this.#end(), this.#web?.at.close(), shells]);
+    await Promise.all([this.#end(), this.#sockets?.end(), this.#web?.at.close(), shells]);
     callOff();
   }
 
@@ -174,13 +184,48 @@ export class ApiServer {
 
   #closeIdle(): void {
     this.#server.closeIdleConnections();
+    this.#sockets?.closeIdle();
     this.#web?.at.closeIdle();
   }
 
-  /** `from`: null for the socket. */
-  async #serve(from: Web | null, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  /** `uid`: whose socket it is; null: the daemon's own. */
+  #socketServer(uid: number | null): Server {
+    const caller = (request: IncomingMessage): Caller => {
+      if (this.#isClosing) throw stopping();
+      return this.#onSocket(request, uid);
+    };
+    const shouldUpgradeCallback = (request: IncomingMessage) => this.#upgrades.isUpgrade(request);
+    return createServer({ ...patience, shouldUpgradeCallback }, (request, response) => {
+      void this.#serve(null, request, response, uid);
+    }).on('upgrade', (request, connection, head) => this.#upgrades.serve(request, connection, head, () => caller(request)));
+  }
+
+  /** A browser gets here only by a socket that somebody forwards, where no page may ask for anything. */
+  #onSocket({ headers }: IncomingMessage, uid: number | null): Caller {
+    checkSocketHost(headers);
+    if (isBrowser(headers))
+      throw new OnejobError('E_API_ORIGIN', 'Cannot answer a browser on the socket.', {
+        hint: 'Type "onejob dashboard" for a link.',
+      });
+    if (uid === null) return { role: 'operator', user: null, until: null, person: null };
+    const person = this.#people?.of(uid) ?? null;
+    if (person !== null) return callerOf(person);
+    throw new OnejobError('E_API_ROLE', `Cannot answer user ${uid}, who is in no group that may use this daemon.`, {
+      hint: 'Ask an operator of this host; "people" in the config names the groups.',
+    });
+  }
+
+  /** What people have begun ends with the rights that they had. */
+  #endChanged(): void {
+    for (const [gone, person] of this.#open)
+      if (person !== null && this.#people?.of(person.uid)?.group !== person.group) gone.abort(rightsEnded(person));
+    this.#upgrades.endWhere((person) => this.#people?.of(person.uid)?.group !== person.group, rightsEnded);
+  }
+
+  /** `from`: null for a socket, that of `uid` or the daemon's own. */
+  async #serve(from: Web | null, request: IncomingMessage, response: ServerResponse, uid: number | null = null): Promise<void> {
     const gone = new AbortController();
-    this.#open.add(gone);
+    this.#open.set(gone, null);
     response.once('close', () => {
       this.#open.delete(gone);
       gone.abort();
@@ -191,7 +236,7 @@ export class ApiServer {
     response.on('error', () => {});
     if (from === null) response.setHeader('onejob-version', this.#options.version);
     else for (const [name, value] of webHeaders) response.setHeader(name, value);
-    const exchange: Exchange = { from, request, response, gone, expired: false };
+    const exchange: Exchange = { from, uid, request, response, gone, expired: false };
     try {
       if (this.#isClosing) throw stopping();
       from?.checkHost(request);
@@ -208,7 +253,7 @@ export class ApiServer {
 
   /** @throws what is to be answered instead */
   async #answer(exchange: Exchange): Promise<void> {
-    const { from, request, response, gone } = exchange;
+    const { from, uid, request, response, gone } = exchange;
     const { method = '', url = '' } = request;
     const [path = '', query = ''] = url.split(/\?(.*)/s);
     const isGet = method === 'GET' || method === 'HEAD';
@@ -225,19 +270,22 @@ export class ApiServer {
       });
     }
     const { route, params } = found;
-    const admitted = from?.admit(request, route.role) ?? null;
-    const caller = from === null ? onSocket(request) : (admitted?.caller ?? null);
+    const admitted =
+      from === null ? this.#onOwnSocket(request, uid, route.onSocket ?? route.role) : from.admit(request, route.role);
+    const caller = from === null && admitted === null ? this.#onSocket(request, null) : (admitted?.caller ?? null);
+    this.#open.set(gone, caller?.person ?? null);
     this.#endWithLogin(exchange, caller);
-    if (from !== null && admitted !== null) {
-      from.known(request, response, admitted);
+    if (admitted !== null) {
+      from?.known(request, response, admitted);
       response.setHeader('onejob-version', this.#options.version);
       if (!isGet) this.#options.onCall?.(`${method} ${path}`, admitted.caller);
     }
     // A PUT brings a file of any size, which its route reads.
     const body = method === 'POST' ? await readBody(request, caller, admitted?.body ?? null) : undefined;
-    const kind: ApiRequest['kind'] = from === null ? 'socket' : (caller?.role ?? 'anyone');
+    const kind: ApiRequest['kind'] = from === null && caller?.role === 'operator' ? 'socket' : (caller?.role ?? 'anyone');
     const given = { params, query: parse(query), body, signal: gone.signal, caller, kind, request, response };
     const asked = checkedRequest(route, given);
+    if (caller !== null) checkConcern(caller, route, asked, this.#answering.manager);
     if (admitted !== null) await this.#shares.turn(admitted);
     // Nobody would read it.
     if (response.destroyed) return;
@@ -249,6 +297,14 @@ export class ApiServer {
     const taken = (length: number) => admitted !== null && this.#shares.takeBytes(length, admitted.id, response);
     send(response, route, answer, { taken, failed: (error) => this.#refuse(error, exchange) });
     if (from !== null && answer instanceof Readable) cutOff(response, this.#clock);
+  }
+
+  /** A person on the socket of that user; null on the daemon's own. @throws OnejobError E_API_ORIGIN, E_API_ROLE */
+  #onOwnSocket(request: IncomingMessage, uid: number | null, role: Role): CallerAdmission | null {
+    if (uid === null) return null;
+    const caller = this.#onSocket(request, uid);
+    checkRole(caller, role);
+    return { caller, id: `person ${uid}`, body: null };
   }
 
   /** What waits ends with the login that asked for it. */
@@ -281,6 +337,8 @@ export class ApiServer {
 interface Exchange {
   /** null for the socket. */
   readonly from: Web | null;
+  /** Whose socket it is; null: no person's. */
+  readonly uid: number | null;
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   /** Aborts when the client has gone or the server closes. */
@@ -307,11 +365,8 @@ const webHeaders = Object.entries({
   'cross-origin-resource-policy': 'same-origin',
 });
 
-/** A browser gets here only by a socket that somebody forwards, where no page may ask for anything. */
-function onSocket({ headers }: IncomingMessage): Caller {
-  checkSocketHost(headers);
-  if (!isBrowser(headers)) return { role: 'operator', user: null, until: null };
-  throw new OnejobError('E_API_ORIGIN', 'Cannot answer a browser on the socket.', { hint: 'Type "onejob dashboard" for a link.' });
+function rightsEnded({ name }: Person): OnejobError {
+  return new OnejobError('E_API_ROLE', `What ${name} may do here has changed meanwhile.`, { hint: 'Try again.', retry: true });
 }
 
 /** Statuses of callers without access. */

@@ -1,6 +1,6 @@
 /**
  * How much of the daemon each caller over TCP may take, so that none keeps the others away: answers of a route, and bytes of answers,
- * that it has not read yet, and of those who may only read their share of this process' time.
+ * that it has not read yet, and of those who may not do everything their share of this process' time.
  */
 import type { ServerResponse } from 'node:http';
 import { OnejobError } from '../base/errors.ts';
@@ -39,11 +39,11 @@ export class Shares {
   }
 
   /**
-   * Resolves when this request of a caller may be answered. Those of a reader are answered one after the other, and what that costs
+   * Resolves when this request of a caller may be answered. Those of one who may not do everything are answered one after the other, and what that costs
    * is measured: a list of ten thousand jobs takes a second.
    */
   async turn({ caller, id }: CallerAdmission): Promise<void> {
-    if (caller.role !== 'read') return;
+    if (caller.role === 'operator') return;
     const [readers, clock] = [this.#readers, this.#clock];
     for (const [one, { waiting, usedAt }] of readers) if (waiting === 0 && clock.now() - usedAt > owingEnds) readers.delete(one);
     const reader = readers.get(id) ?? { pace: createPace(clock), last: Promise.resolve(), waiting: 0, usedAt: 0 };

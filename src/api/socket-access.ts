@@ -1,10 +1,11 @@
 /** Who may open a shared socket, and what others lack: the group `onejob`, membership, or access to the socket's folder. */
-import { accessSync, constants, statSync } from 'node:fs';
+import { accessSync, constants, existsSync, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { dirname } from 'node:path';
 import { attempt, OnejobError } from '../base/errors.ts';
 import { type Finding, fine, warning } from '../base/finding.ts';
-import { groupName, readGroup, sharedFolder, type UserGroup } from '../config/paths.ts';
+import { groupName, peopleFolder, readGroup, sharedFolder, type UserGroup } from '../config/paths.ts';
+import type { People, PeopleConfig } from '../config/people.ts';
 
 export interface AccessFacts {
   readonly group: UserGroup | null;
@@ -13,6 +14,8 @@ export interface AccessFacts {
   readonly blocked: { readonly path: string; readonly gid: number; readonly mode: number } | null;
   /** null if it cannot be checked. */
   readonly socket: { readonly uid: number; readonly gid: number; readonly mode: number } | null;
+  /** Whether its config says who may use it. */
+  readonly people?: boolean;
 }
 
 /** The daemon runs as root, and starts what they ask for. */
@@ -21,9 +24,17 @@ const power = "Members of the group can get root's rights on this host.";
 const restart = 'restart the daemon ("onejob down --leave", then "onejob up": its jobs continue)';
 
 /** What is missing, as a clause, and what to do about it, as a sentence. Pure. */
-export function whyDenied({ group, user, blocked, socket }: AccessFacts): { readonly why: string; readonly hint: string } {
+export function whyDenied({ group, user, blocked, socket, people = false }: AccessFacts): {
+  readonly why: string;
+  readonly hint: string;
+} {
   if (socket !== null && socket.uid !== 0)
     return { why: `the daemon serves only user ${socket.uid}`, hint: 'Use a daemon of your own with --state-dir DIR.' };
+  if (people)
+    return {
+      why: `${user.name} is in no group that may use it`,
+      hint: 'Ask an operator of this host: "people" in the config names the groups. Who joined one a moment ago has access within a minute.',
+    };
   const create = `sudo groupadd ${groupName}`;
   const join = `sudo usermod -aG ${groupName} ${user.name}`;
   if (group === null) {
@@ -48,7 +59,12 @@ export function whyDenied({ group, user, blocked, socket }: AccessFacts): { read
 }
 
 export function socketDenied(path: string): OnejobError {
-  const { why, hint } = whyDenied({ group: readGroup(), user: currentUser(), ...lookAt(path) });
+  const { why, hint } = whyDenied({
+    group: readGroup(),
+    user: currentUser(),
+    people: existsSync(peopleFolder(path)),
+    ...lookAt(path),
+  });
   return new OnejobError('E_SOCKET_DENIED', `Cannot connect to the daemon at ${path}: ${why}.`, { hint });
 }
 
@@ -71,6 +87,23 @@ export function socketFinding(path: string, group: UserGroup | null = readGroup(
     return warning(subject, message, `Remove "socket" and --socket; the socket is then in ${sharedFolder}.`);
   }
   return fine(subject, `Root and the group "${groupName}" may use this daemon, at ${path}.`);
+}
+
+/** For `doctor`: who may use the daemon by the config. `people` null: nobody but its own user. */
+export function peopleFindings(config: PeopleConfig | null, people: Pick<People, 'missing' | 'all'> | null): Finding[] {
+  const subject = 'people';
+  if (config === null) return [];
+  if (people === null)
+    return [warning(subject, 'Nobody else may use this daemon: only one that root starts with "onejob up" lets people in.', null)];
+  const missing = people.missing.map((name) =>
+    warning(
+      subject,
+      `This host has no group "${name}", which "people" in the config names.`,
+      `Type "groupadd ${name}", or correct the config.`,
+    ),
+  );
+  const count = people.all().length;
+  return [...missing, fine(subject, `${count === 1 ? 'One user' : `${count} users`} of this host may use this daemon.`)];
 }
 
 function currentUser(): AccessFacts['user'] {

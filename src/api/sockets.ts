@@ -76,8 +76,8 @@ export function checkSocketOwner(path: string): void {
 
 export interface SocketOptions {
   readonly path: string;
-  /** `group`: 0660 for the group `onejob`, if it exists; `owner`: 0600. */
-  readonly access: 'group' | 'owner';
+  /** `group`: 0660 for the group `onejob`, if it exists; `owner`: 0600; `root`: also 0600, in a folder with sockets of others. */
+  readonly access: 'group' | 'owner' | 'root';
 }
 
 /**
@@ -87,9 +87,9 @@ export interface SocketOptions {
 export async function publishSocket(options: SocketOptions, bind: (path: string) => Promise<unknown>) {
   const { path, access } = options;
   checkSocketPath(path);
-  mkdirSync(dirname(path), { recursive: true, mode: access === 'group' ? 0o755 : 0o700 });
+  mkdirSync(dirname(path), { recursive: true, mode: access === 'owner' ? 0o700 : 0o755 });
   // Despite the umask, or an earlier daemon without the group.
-  if (access === 'group' && dirname(path) === sharedFolder) chmodSync(sharedFolder, 0o755);
+  if (access !== 'owner' && dirname(path) === sharedFolder) chmodSync(sharedFolder, 0o755);
   const state = await probeSocket(path);
   if (state === 'denied') throw socketDenied(path);
   if (state === 'listening') {

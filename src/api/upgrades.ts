@@ -1,9 +1,10 @@
-/** Requests that become a connection of their own, both ways: shells. Only on the socket, where everyone may do everything. */
+/** Requests that become a connection of their own, both ways: shells. Only on sockets. */
 import { once } from 'node:events';
 import { type IncomingMessage, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { abortable } from '../base/abortable.ts';
 import { OnejobError } from '../base/errors.ts';
+import type { Person } from '../config/people.ts';
 import { statusOf, toErrorView } from '../contract/http-errors.ts';
 import {
   drained,
@@ -18,21 +19,21 @@ import {
 import { type Clock, deadline, every } from '../core/clock.ts';
 import type { RunningShell } from '../ports/runtime.ts';
 import type { Caller } from './caller.ts';
+import { checkConcern } from './own-things.ts';
 import { type Answering, checkedRequest, type FindRoute, type StartShell } from './route.ts';
+import { checkRole } from './web.ts';
 
 interface UpgradeParts {
   readonly findRoute: FindRoute;
   readonly answering: () => Answering;
   readonly version: string;
   readonly clock: Clock;
-  /** Who asks. @throws OnejobError if they may not */
-  readonly admit: (request: IncomingMessage) => Caller;
   readonly onBug?: ((error: Error, route: string) => void) | undefined;
 }
 
 export class Upgrades {
   readonly #parts: UpgradeParts;
-  readonly #open = new Map<Duplex, { readonly gone: AbortController; readonly closed: Promise<void> }>();
+  readonly #open = new Map<Duplex, { readonly gone: AbortController; readonly closed: Promise<void>; person: Person | null }>();
 
   constructor(parts: UpgradeParts) {
     this.#parts = parts;
@@ -48,12 +49,13 @@ export class Upgrades {
     }
   }
 
-  /** Serves the connection of an upgraded request until its end. Never fails. */
-  async serve(request: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
+  /** Serves the connection of an upgraded request until its end. `admit` says who asks, or throws. Never fails. */
+  async serve(request: IncomingMessage, connection: Duplex, head: Buffer, admit: () => Caller): Promise<void> {
     const { version, clock, onBug } = this.#parts;
     const gone = new AbortController();
     const { promise: closed, resolve } = Promise.withResolvers<void>();
-    this.#open.set(connection, { gone, closed });
+    const open = { gone, closed, person: null as Person | null };
+    this.#open.set(connection, open);
     connection.once('close', () => {
       this.#open.delete(connection);
       gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.'));
@@ -64,7 +66,9 @@ export class Upgrades {
     connection.unshift(head);
     let isOpen = false;
     try {
-      const start = this.#startOf(request, gone.signal);
+      const caller = admit();
+      open.person = caller.person;
+      const start = this.#startOf(request, caller, gone.signal);
       connection.write(
         `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${shellProtocol}\r\nonejob-version: ${version}\r\n\r\n`,
       );
@@ -92,6 +96,11 @@ export class Upgrades {
     await Promise.all(all.map(({ closed }) => closed));
   }
 
+  /** Ends those of people who no longer have the rights that they had. */
+  endWhere(isOver: (person: Person) => boolean, why: (person: Person) => OnejobError): void {
+    for (const { gone, person } of this.#open.values()) if (person !== null && isOver(person)) gone.abort(why(person));
+  }
+
   /** Breaks off those that are left. */
   destroy(): void {
     for (const connection of this.#open.keys()) connection.destroy();
@@ -102,12 +111,14 @@ export class Upgrades {
   }
 
   /** @throws OnejobError if the caller may not, or the shell cannot be started */
-  #startOf(request: IncomingMessage, signal: AbortSignal): StartShell {
-    const caller = this.#parts.admit(request);
+  #startOf(request: IncomingMessage, caller: Caller, signal: AbortSignal): StartShell {
     const { route, params } = this.#routeOf(request) ?? {};
     if (route?.upgrade === undefined) throw new OnejobError('E_API_ROUTE', 'This request cannot be upgraded.');
     const asked = { params, query: {}, body: undefined, signal, caller, request } as Parameters<typeof checkedRequest>[1];
-    return route.upgrade(checkedRequest(route, asked), this.#parts.answering());
+    checkRole(caller, route.role);
+    const checked = checkedRequest(route, asked);
+    checkConcern(caller, route, checked, this.#parts.answering().manager);
+    return route.upgrade(checked, this.#parts.answering());
   }
 }
 

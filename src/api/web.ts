@@ -4,10 +4,11 @@
 import { randomBytes } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { OnejobError } from '../base/errors.ts';
-import type { Role } from '../contract/calls.ts';
+import type { PeopleTable } from '../config/people.ts';
+import { callRoles, type Role } from '../contract/calls.ts';
 import type { LinkView } from '../contract/schema.ts';
-import { type AccessTable, type CallerAdmission, openAccess, sessionLife } from './access.ts';
-import type { AccessRole } from './caller.ts';
+import { type AccessTable, type CallerAdmission, type LoginFor, openAccess, sessionLife } from './access.ts';
+import type { Caller } from './caller.ts';
 import { checkHost, checkOrigin, type DoorOptions, originInstead } from './door.ts';
 import { nonceHeader, type PublicKey, proofHeader, proofText } from './signed.ts';
 import { WebPort, type WebPortParts } from './web-port.ts';
@@ -15,6 +16,7 @@ import { WebPort, type WebPortParts } from './web-port.ts';
 interface WebParts extends Omit<WebPortParts, 'opens'> {
   /** Whether there is a page. */
   readonly isBuilt: () => boolean;
+  readonly people: PeopleTable | null;
 }
 
 export class Web {
@@ -29,20 +31,20 @@ export class Web {
 
   constructor(parts: WebParts) {
     this.#parts = parts;
-    const { config, stateDir: dir, clock } = parts;
+    const { config, stateDir: dir, clock, people } = parts;
     this.#door = {
       listen: config?.listen.host ?? '127.0.0.1',
       hosts: config?.hosts ?? [],
       isSecure: config !== null && (config.tls !== null || config.behindProxy),
     };
     const opens = (): void => {
-      this.#access ??= openAccess({ dir, clock });
+      this.#access ??= openAccess({ dir, clock, people });
     };
     this.at = new WebPort({ ...parts, opens });
   }
 
   /** A link for one login. @throws OnejobError E_API_LISTEN */
-  async link(caller: { readonly role: AccessRole; readonly user: string | null }): Promise<LinkView> {
+  async link(caller: LoginFor): Promise<LinkView> {
     const isOpen = await this.at.openFor(sessionLife);
     if (!isOpen || this.#access === null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
     const { code, name, until } = this.#access.code(caller);
@@ -72,10 +74,7 @@ export class Web {
         hint: 'Type "onejob dashboard" on the host for a link.',
       });
     }
-    if (role === 'operator' && found.caller.role !== 'operator')
-      throw new OnejobError('E_API_ROLE', 'Cannot do that with a login or a token that may only read.', {
-        hint: 'Type "onejob dashboard" on the host for a link of an operator.',
-      });
+    checkRole(found.caller, role);
     return found;
   }
 
@@ -127,4 +126,19 @@ export class Web {
     // The proxy has the usual port.
     return config?.behindProxy ? `https://${host}` : `${config?.tls == null ? 'http' : 'https'}://${host}:${this.at.number}`;
   }
+}
+
+/** @throws OnejobError E_API_ROLE if the caller may not do what needs this role */
+export function checkRole({ role: has, person }: Caller, role: Role): void {
+  if (callRoles.indexOf(has) >= callRoles.indexOf(role)) return;
+  if (person !== null) {
+    const { name, group } = person;
+    const may = has === 'read' ? 'may only look' : 'may run jobs, and nothing else';
+    throw new OnejobError('E_API_ROLE', `Cannot do that as ${name}: the group "${group.name}" ${may} here.`, {
+      hint: 'Ask an operator of this host; "people" in the config says who may do what.',
+    });
+  }
+  throw new OnejobError('E_API_ROLE', 'Cannot do that with a login or a token that may only read.', {
+    hint: 'Type "onejob dashboard" on the host for a link of an operator.',
+  });
 }

@@ -41,6 +41,7 @@ export async function createCiServices(parts: CiParts): Promise<CiServices> {
     mountProblem: mountProblemFor(config, env),
     // A file server may be away.
     isThere: (path) => isFound(path) !== false,
+    people: parts.people ?? null,
     temporary: onejob.temporary === true ? (config.path ?? '') : null,
   });
   const inSlots = store.slots.all().filter(({ slot }) => !isEmpty(slot));

@@ -5,6 +5,7 @@ import type { Variables } from '../base/variables.ts';
 import type { Guarded } from '../config/check-mounts.ts';
 import type { Config } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
+import type { PeopleTable } from '../config/people.ts';
 import type { Clock } from '../core/clock.ts';
 import type { AgentId, JobId } from '../core/slot.ts';
 import type { Ports } from '../http/ports.ts';
@@ -28,6 +29,8 @@ export interface CiParts {
   };
   /** Where secrets are looked up; by default the process' own. */
   readonly variables?: Variables;
+  /** Who may submit what; default: everybody who asks. */
+  readonly people?: PeopleTable | null;
   /** How services are reached over HTTP; by default Node's own. */
   readonly fetch?: typeof fetch;
   /** Told how each call of a service ended. */

@@ -10,6 +10,7 @@ import { socketDenied } from '../api/socket-access.ts';
 import { checkSocketOwner, probeSocket, type SocketState } from '../api/sockets.ts';
 import { abortable } from '../base/abortable.ts';
 import { attempt, hasCode, messageOf, OnejobError } from '../base/errors.ts';
+import { personSocket } from '../config/paths.ts';
 import { fromErrorView } from '../contract/http-errors.ts';
 import type { ErrorView } from '../contract/schema.ts';
 import { sleep } from '../core/clock.ts';
@@ -50,7 +51,7 @@ export async function connect(
   }
   const place = await session.place();
   const there = await locate(place);
-  const mayStart = start && there.socket !== place.systemSocket;
+  const mayStart = start && !there.isSystem;
   const begin = async () => {
     session.output.progress('starting a daemon');
     await startTemporary(session, place, signal);
@@ -172,7 +173,11 @@ export async function reconnect(
 
 /** The place without the daemon that was not the lost one: while the user's own is away, the system's does not have its jobs. */
 function sameAs(lost: string, place: DaemonPlace): DaemonPlace {
-  return { ...place, systemSocket: null, ...(lost === place.systemSocket && { socket: lost, isSocketNamed: true }) };
+  const { socket, systemSocket } = place;
+  const uid = process.geteuid?.() ?? 0;
+  const found =
+    [systemSocket, socket].find((path) => path !== null && (lost === path || lost === personSocket(path, uid))) ?? socket;
+  return { ...place, systemSocket: null, ...(found === systemSocket && { socket: found, isSocketNamed: true }) };
 }
 
 /** Whether an error says that no daemon is there any more, or not yet. */
@@ -217,7 +222,7 @@ async function hold(client: Client, signal: AbortSignal): Promise<Connection> {
   };
 }
 
-type Found = { readonly socket: string; readonly state: SocketState };
+type Found = { readonly socket: string; readonly state: SocketState; readonly isSystem: boolean };
 
 /**
  * The user's own daemon, wherever it says that it listens: a service may have another environment than a login. Else the system's,
@@ -225,14 +230,24 @@ type Found = { readonly socket: string; readonly state: SocketState };
  */
 async function locate({ stateDir, socket, isSocketNamed, systemSocket }: DaemonPlace): Promise<Found> {
   const told = isSocketNamed ? null : (leaderOf(stateDir)?.socket ?? null);
-  let own: Found = { socket, state: 'absent' };
+  let own: Found = { socket, state: 'absent', isSystem: false };
   for (const path of new Set([told ?? socket, socket])) {
-    own = { socket: path, state: await probeSocket(path) };
+    own = await probe(path);
     if (own.state === 'listening') return own;
   }
   if (systemSocket === null || systemSocket === socket) return own;
-  const state = await probeSocket(systemSocket);
-  return state === 'listening' || state === 'denied' ? { socket: systemSocket, state } : own;
+  const system = await probe(systemSocket);
+  return system.state === 'listening' || system.state === 'denied' ? { ...system, isSystem: true } : own;
+}
+
+/** A daemon of root's has a socket for each user whom its config lets in. */
+async function probe(path: string): Promise<Found> {
+  const state = await probeSocket(path);
+  const uid = process.geteuid?.();
+  if (state !== 'denied' || uid === undefined) return { socket: path, state, isSystem: false };
+  const own = personSocket(path, uid);
+  const isThere = (await probeSocket(own)) === 'listening';
+  return isThere ? { socket: own, state: 'listening', isSystem: true } : { socket: path, state, isSystem: false };
 }
 
 /** The error of a command that starts no daemon; it also says what waits for one. */

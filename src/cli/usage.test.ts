@@ -111,7 +111,9 @@ describe('help', () => {
   it.each(['doctor', 'completion', 'run'])('of %s has the options of every command last, and -h among them', async (name) => {
     const { said } = await type([name, '--help']);
     const groups = [...said.matchAll(/^(Options.*):$/gm)].map(([, group]) => group);
-    expect(groups).toEqual(['run', 'doctor'].includes(name) ? ['Options', 'Options of every command'] : ['Options of every command']);
+    expect(groups).toEqual(
+      ['run', 'doctor'].includes(name) ? ['Options', 'Options of every command'] : ['Options of every command'],
+    );
     expect(said.slice(said.indexOf('Options of every command'))).toMatch(/^ {2}-h, --help/m);
   });
 });

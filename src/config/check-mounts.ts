@@ -10,7 +10,7 @@ import type { Checking } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
 import { contains, engineSockets, shows } from './host-places.ts';
-import { readGroup, sharedSocket } from './paths.ts';
+import { peopleFolder, readGroup, sharedSocket } from './paths.ts';
 
 /** What a path is for each agent of the pool. Unknown while their number is: it stays as it is written. */
 export function pathsOf({ name, agents }: PoolConfig, path: string, nameOf: (slot: string) => string): string[] {
@@ -136,7 +136,7 @@ function warnMissing(pool: PoolConfig, path: Path, host: string, { config, inPoo
 }
 
 /** The parts of a config with places that no job may see. */
-export type Guarded = Pick<Config, 'stateDir' | 'socket' | 'secrets' | 'places'>;
+export type Guarded = Pick<Config, 'stateDir' | 'socket' | 'secrets' | 'places'> & Partial<Pick<Config, 'people'>>;
 
 /** Why no job may see this host path, in volumes of a pool or of a job; null when it may. */
 export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): string | null {
@@ -151,9 +151,12 @@ export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): st
   if (isShown(config.stateDir) || waysOf(config.stateDir).some((way) => shows(way, mount.host))) {
     return `shows jobs the state of onejob, because "state_dir" is ${config.stateDir}; choose another folder`;
   }
-  // Everyone who can open the socket may do everything that onejob may.
-  const sockets = [config.socket, ...(readGroup() === null ? [] : [sharedSocket(config.stateDir)])];
-  const socket = sockets.find(isShown);
+  // Everyone who can open the socket may do everything that onejob may, and each person's what that person may.
+  const people = config.people != null;
+  const sockets = [config.socket, ...(readGroup() === null && !people ? [] : [sharedSocket(config.stateDir)])];
+  const folders = people ? sockets.map(peopleFolder) : [];
+  const inside = folders.find((folder) => isShown(folder) || shows(folder, mount.host));
+  const socket = sockets.find(isShown) ?? inside;
   return socket === undefined ? null : `would let jobs talk to onejob, because its socket is ${socket}; choose another folder`;
 }
 

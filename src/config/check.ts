@@ -11,6 +11,7 @@ import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
 import { checkNetworks } from './check-network.ts';
 import { checkOciRuntime } from './check-oci-runtime.ts';
+import { checkPeople } from './check-people.ts';
 import { type Checking, type HostFacts, unreadable, type Writing } from './checking.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, ServiceConfig, Written } from './config.ts';
@@ -68,6 +69,7 @@ export function checkAcross(
   }
   checkServices(checking, types);
   checkApi(checking);
+  checkPeople(checking);
   checkClouds(checking, types);
   checkPartition(checking);
   checkRepair(checking);

@@ -8,6 +8,7 @@ import type { SecretReference } from '../schema/secret-reference.ts';
 import type { Keys } from '../schema/service-keys.ts';
 import type { Look } from '../system/file-server.ts';
 import type { benchmarkKeys, deviceKeys, imageKeys, notifyKeys, TopFile, topKeys, trustKeys, WrittenPool } from './keys.ts';
+import type { PeopleConfig } from './people.ts';
 
 /** `docker`, `process`, or a key of `runtimes`. */
 export type RuntimeName = string;
@@ -146,6 +147,8 @@ export interface Config {
   readonly socket: string;
   /** null without `listen`. */
   readonly api: ApiConfig | null;
+  /** null: who may open the socket may do everything. */
+  readonly people: PeopleConfig | null;
   /** Bytes of log kept per agent. */
   readonly logLimit: number;
   /** Share of the disk, 0 to 1, below which nothing is released. */

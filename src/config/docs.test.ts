@@ -2,7 +2,9 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { types } from '../cli/types.ts';
 import { aboutOf } from '../schema/kinds.ts';
+import { strict } from '../schema/strict.ts';
 import { hostFile, hostMaps, nestedKeys, poolFile, schemasOf, topFile } from './interpret.ts';
+import { peopleGroupKeys } from './keys.ts';
 
 const { services, clouds } = schemasOf(types);
 const mapOf = (service: string, map: string) => services[service]?.maps[map] as typeof topFile;
@@ -14,6 +16,7 @@ const sections = {
   top: topFile,
   pool: poolFile,
   ...nestedKeys,
+  'group of people': strict(peopleGroupKeys),
   ...Object.fromEntries(Object.entries(services).map(([type, { keys }]) => [type, keys])),
   ...services['azure-pipelines']?.maps,
   'agent of buildkite': mapOf('buildkite', 'agent'),
@@ -32,6 +35,9 @@ const inside: Record<string, (key: string) => string> = {
   top: (key) => key,
   pool: (key) => `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key} }`,
   api: (key) => `api: { ${key} }`,
+  people: (key) => `people: { ${key.startsWith('groups') ? key : `${key}, groups: { lab: {} }`} }`,
+  'group of people': (key) =>
+    `pools: { default: {}, gpu: {} }\npeople: { groups: { lab: { ${key}${key.startsWith('role') ? ', pools: [gpu]' : ''} } } }`,
   upgrade: (key) => `upgrade: { ${key} }`,
   join: (key) => {
     const away = ['package: "https://a/onejob.tgz"', `sha256: "${'a'.repeat(64)}"`];

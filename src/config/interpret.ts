@@ -15,6 +15,7 @@ import {
   diskKeys,
   imageKeys,
   notifyKeys,
+  peopleKeys,
   poolKeys,
   secretsKeys,
   slurmPoolKeys,
@@ -52,6 +53,7 @@ export const nestedKeys = strictMaps({
   disk: diskKeys,
   notify: notifyKeys,
   api: apiKeys,
+  people: peopleKeys,
   join: joinKeys,
   upgrade: upgradeKeys,
 });

@@ -575,6 +575,60 @@ export const upgradeKeys = {
   }),
 };
 
+export const peopleGroupKeys = {
+  role: key((v) => v.oneOf(['look', 'submit', 'operate']), 'look', {
+    description:
+      '`look`: sees status, devices, and the list of jobs. `submit`: also runs jobs in `pools`, and cancels its own. `operate`: everything, like root.',
+    example: 'submit',
+  }),
+  pools: key((v) => v.z.array(v.text('the name of a pool', /^[A-Za-z0-9][\w.-]{0,64}$/)), [] as never[], 'list of pools', {
+    description: 'Pools of the own queue that their jobs may run in. `submit` needs it.',
+    example: '[gpu, default]',
+  }),
+  volumes: key(
+    (v) => v.z.array(v.text('a folder such as "/data" or "/scratch:rw"', /^\/[^/:\p{Cc}][^:\p{Cc}]*(:r[ow])?$/u)),
+    [] as never[],
+    'list of `HOST[:ro|rw]`',
+    {
+      description:
+        'Folders of the host that their jobs may have as `--volume`, with all below them, read-only unless `rw` is written. Their jobs read as root of their sandbox: what lies there is for all of them. Volumes of the pool need no entry.',
+      example: '["/data", "/scratch:rw"]',
+    },
+  ),
+  images: key((v) => v.z.array(v.text('a pattern such as "docker.io/library/*"', v.oneLine)), [] as never[], 'list of patterns', {
+    description:
+      'Images that their jobs may name with `--image`, as they write them. `*` stands for any text without a slash, `**` for any parts of a path.',
+    example: '["debian:*", "ghcr.io/acme/**"]',
+  }),
+  logs: key((v) => v.oneOf(['own', 'all']), 'own', {
+    description: 'Whose output they may read.',
+    example: 'all',
+  }),
+  cards: key((v) => v.integer(0, 512), null, {
+    description: 'How many devices the jobs of all of them may have at once. Jobs beyond that wait.',
+    example: '4',
+  }),
+  cards_each: key((v) => v.integer(0, 512), null, {
+    description: 'How many devices the jobs of each of them may have at once.',
+    example: '2',
+  }),
+  weight: key((v) => v.numeric(0.01, 1000), 1, {
+    description: 'How much each of them may use, compared with others, while jobs wait.',
+    example: '2',
+  }),
+};
+
+export const peopleKeys = {
+  groups: key((v) => v.z.record(v.z.string(), v.strict(peopleGroupKeys)), undefined, {
+    description: 'Groups of this host. A user has what the first of them says that he is in.',
+    example: '{ lab: { role: submit, pools: [default] } }',
+  }),
+  half_life: key((v) => v.duration(60_000, '1m'), 24 * hour, {
+    description: 'After this time what somebody has used counts half in the order of the own queue.',
+    example: '7d',
+  }),
+};
+
 export const topKeys = {
   include: key(
     (v) => v.either(Array.isArray, v.z.array(v.text('a path', v.oneLine)), v.text('a path, or a list of paths', v.oneLine)),
@@ -632,6 +686,11 @@ export const topKeys = {
     example: '/run/onejob/onejob.sock',
     shown:
       '`onejob.sock` in a given state directory, else `/run/onejob/onejob.sock` for root, else `$XDG_RUNTIME_DIR/onejob/onejob.sock`',
+  }),
+  people: key((v) => v.strict(peopleKeys), undefined, {
+    description:
+      "Who else may use root's daemon, and for what. With it the group `onejob` has no meaning of its own. See [several people on one host](people.md).",
+    example: '{ groups: { staff: { role: operate }, lab: { role: submit, pools: [default] } } }',
   }),
   api: key((v) => v.strict(apiKeys), undefined, {
     description: 'Access over TCP, for the dashboard and for programs. See [the API](api.md).',

@@ -34,6 +34,16 @@ export function sharedSocket(stateDir: string | null): string {
   return join(sharedFolder, `${createHash('sha256').update(stateDir).digest('hex').slice(0, 12)}.sock`);
 }
 
+/** Folder with a socket for each user whom the config lets use the daemon of `socket` (`people`). */
+export function peopleFolder(socket: string): string {
+  return socket.replace(/(\.sock)?$/, '.people');
+}
+
+/** The socket of one of them: nobody but him and root can open it. */
+export function personSocket(socket: string, uid: number): string {
+  return join(peopleFolder(socket), `${uid}.sock`);
+}
+
 /** Bytes. Node silently cuts paths at 107 (sun_path); the rest is room for the name that a socket is bound under. */
 export const longestSocketPath = 100;
 

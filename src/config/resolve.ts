@@ -16,6 +16,8 @@ import {
   diskKeys,
   imageKeys,
   notifyKeys,
+  peopleGroupKeys,
+  peopleKeys,
   poolKeys,
   type TopFile,
   topKeys,
@@ -24,6 +26,7 @@ import {
   type WrittenPool,
 } from './keys.ts';
 import type { Paths } from './paths.ts';
+import type { PeopleConfig, PeopleGroup } from './people.ts';
 import type { RuntimeType } from './runtime-type.ts';
 import { cloudType, hasImages, runtimeType, serviceType, type Types, tellingOrigin } from './types.ts';
 
@@ -91,6 +94,7 @@ export function resolveConfig(
     stateDir,
     socket: paths.socket.path,
     api: resolveApi(top.api),
+    people: resolvePeople(top.people),
     logLimit: top.log_limit,
     diskMinFree: complete(diskKeys, top.disk).min_free,
     keepJobs: top.keep_jobs,
@@ -138,6 +142,20 @@ function resolveApi(given: TopFile['api']): ApiConfig | null {
   if (listen === null) return null;
   const tls = cert === undefined || key === undefined ? null : { cert, key };
   return Object.freeze({ listen, tls, behindProxy, hosts });
+}
+
+function resolvePeople(given: TopFile['people']): PeopleConfig | null {
+  if (given === undefined) return null;
+  const { groups = {}, half_life: halfLife } = complete(peopleKeys, given);
+  const all = Object.entries(groups).map(([name, written]): PeopleGroup => {
+    const { cards_each: cardsEach, volumes, ...rest } = complete(peopleGroupKeys, written);
+    const folders = volumes.map((text) => {
+      const [host = '', mode] = text.split(':');
+      return { host: host.replace(/(?<=.)\/+$/, ''), readOnly: mode !== 'rw' };
+    });
+    return { name, ...rest, cardsEach, volumes: folders };
+  });
+  return Object.freeze({ groups: all, halfLife });
 }
 
 interface Surroundings {

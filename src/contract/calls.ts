@@ -8,8 +8,15 @@ import { pageLimit } from './manager.ts';
 import * as schemas from './schema.ts';
 import { historyAxes, verdictKinds } from './verdict.ts';
 
-/** `anyone` needs no login; `operator` may do all that `read` may. */
-export type Role = 'anyone' | 'read' | 'operator';
+/** `anyone` needs no login; each may do all that those before it may. Only people of the host have `submit`. */
+export const callRoles = ['anyone', 'read', 'submit', 'operator'] as const;
+export type Role = (typeof callRoles)[number];
+
+/**
+ * Whose things a call is about, if those who may not do everything may ask only for their own: a job or an array, by the `id` of the
+ * path, the job whose output the query names, or files that are brought back.
+ */
+export type Concern = 'job' | 'array' | 'output';
 
 /** A body that is not JSON. */
 export interface Media {
@@ -36,9 +43,13 @@ export interface Call extends Bodies {
   /** A sentence without its full stop. */
   readonly summary: string;
   readonly role: Role;
+  /** For people below `operator`: only of their own jobs. */
+  readonly own?: Concern;
+  /** The role that a person needs on the socket of that user, if another. */
+  readonly onSocket?: Role;
 }
 
-type Declared<B> = Pick<Call, 'summary' | 'role'> & B;
+type Declared<B> = Pick<Call, 'summary' | 'role' | 'own' | 'onSocket'> & B;
 
 function anyone<const B extends Bodies>(summary: string, bodies: B): Declared<B> {
   return { summary, role: 'anyone', ...bodies };
@@ -47,18 +58,27 @@ function anyone<const B extends Bodies>(summary: string, bodies: B): Declared<B>
 function read<const A extends Bodies['answer'], const B extends Bodies = object>(
   summary: string,
   answer: A,
-  bodies?: B,
+  bodies?: B & { readonly own?: Concern },
 ): Declared<B & { readonly answer: A }> {
   return { summary, role: 'read', answer, ...(bodies as B) };
 }
 
-function operator<const B extends Bodies['body'], const A extends Bodies['answer'] = undefined, const M extends Bodies = object>(
+function operator<
+  const B extends Bodies['body'],
+  const A extends Bodies['answer'] = undefined,
+  const M extends Bodies & Pick<Call, 'onSocket'> = object,
+>(summary: string, body: B, answer?: A, more?: M): Declared<M & { readonly body: B; readonly answer: A }> {
+  return { summary, role: 'operator', body, answer: answer as A, ...(more as M) };
+}
+
+/** What people may ask who may hand in jobs. */
+function submit<const B extends Bodies['body'], const A extends Bodies['answer'] = undefined, const M extends Bodies = object>(
   summary: string,
   body: B,
   answer?: A,
-  more?: M,
-): Declared<M & { readonly body: B; readonly answer: A }> {
-  return { summary, role: 'operator', body, answer: answer as A, ...(more as M) };
+  { own, ...more }: M & { readonly own?: Concern } = {} as M,
+): Declared<Omit<M, 'own'> & { readonly body: B; readonly answer: A }> {
+  return { summary, role: 'submit', body, answer: answer as A, ...(own !== undefined && { own }), ...more };
 }
 
 /** No body. */
@@ -97,9 +117,12 @@ const controlCalls = {
   ),
   'POST /v1/down': operator('Ends the daemon', schemas.downRequest, none, { status: 202 }),
   'GET /v1/forgotten': operator('Waits until a daemon that ends with "forget" has done so', none, schemas.forgottenView.array()),
-  'GET /v1/hold': operator('Keeps a temporary daemon alive as long as the connection lasts', none, {
-    media: 'application/octet-stream',
-  }),
+  'GET /v1/hold': operator(
+    'Keeps a temporary daemon alive as long as the connection lasts',
+    none,
+    { media: 'application/octet-stream' },
+    { onSocket: 'read' },
+  ),
 };
 
 function pause(which: string) {
@@ -120,7 +143,12 @@ const accessCalls = {
     answer: { media: 'text/plain; charset=utf-8' },
   }),
   'GET /v1/me': read('Who asks, and what that may do', schemas.meView),
-  'POST /v1/login-links': operator('A link for one login within a minute', schemas.linkRequest, schemas.linkView, { status: 201 }),
+  'POST /v1/login-links': operator(
+    'A link for one login within a minute, for at most what the caller may do',
+    schemas.linkRequest,
+    schemas.linkView,
+    { onSocket: 'read', status: 201 },
+  ),
   'POST /v1/login': anyone('Uses the code of a link for a session, for the browser that has a key', {
     body: schemas.loginRequest,
     answer: schemas.loginView,
@@ -168,20 +196,21 @@ const historyQuery = z.strictObject({
 
 /** Jobs of every CI service; those of the own queue can be submitted and cancelled, and have artifacts. */
 const jobCalls = {
-  'POST /v1/jobs': operator('Submits a job to the own queue', jobRequest, schemas.jobView, { status: 201 }),
+  'POST /v1/jobs': submit('Submits a job to the own queue', jobRequest, schemas.jobView, { status: 201 }),
   // Finds mistakes before the client sends a workspace of gigabytes.
-  'POST /v1/jobs/check': operator('Fails as a submission would, except for the workspace', jobRequest),
-  'POST /v1/job-arrays': operator('Submits all jobs of an array to the own queue, or none', arrayRequest, schemas.jobView.array(), {
+  'POST /v1/jobs/check': submit('Fails as a submission would, except for the workspace', jobRequest),
+  'POST /v1/job-arrays': submit('Submits all jobs of an array to the own queue, or none', arrayRequest, schemas.jobView.array(), {
     status: 201,
   }),
   'GET /v1/job-arrays/:id': read(
     'Jobs of an array in the order of its indices, ended or not; empty if there is no such array',
     schemas.jobView.array(),
   ),
-  'POST /v1/job-arrays/:id/cancel': operator(
+  'POST /v1/job-arrays/:id/cancel': submit(
     'Asks all jobs of an array to end, in one step; answers with those that had not ended',
     none,
     schemas.jobView.array(),
+    { own: 'array' },
   ),
   'GET /v1/jobs': read(
     'Jobs that are not over, or all, newest last; with a filter jobs that have ended; by page: the header `onejob-next` is the `before` of the next',
@@ -202,26 +231,32 @@ const jobCalls = {
   'POST /v1/caches/clear': operator('Empties caches that no job uses', schemas.clearCachesRequest, schemas.cachesClearedView),
   'GET /v1/jobs/:id': read('One job', schemas.jobView),
   'GET /v1/jobs/:id/settled': read('Waits for the end of a job', schemas.jobView),
-  'POST /v1/jobs/:id/cancel': operator('Asks a job of the own queue to end', schemas.cancelRequest, schemas.jobView),
-  'POST /v1/jobs/:id/move': operator('Moves a waiting job of the own queue to another pool', schemas.moveRequest, schemas.jobView),
-  'GET /v1/jobs/:id/artifacts': read('The files that a job of the own queue brought back; no content if there are none', {
-    media: 'application/x-tar',
-    optional: true,
+  'POST /v1/jobs/:id/cancel': submit('Asks a job of the own queue to end', schemas.cancelRequest, schemas.jobView, { own: 'job' }),
+  'POST /v1/jobs/:id/move': submit('Moves a waiting job of the own queue to another pool', schemas.moveRequest, schemas.jobView, {
+    own: 'job',
   }),
-  'POST /v1/jobs/:id/shell': operator(
+  'GET /v1/jobs/:id/artifacts': read(
+    'The files that a job of the own queue brought back; no content if there are none',
+    {
+      media: 'application/x-tar',
+      optional: true,
+    },
+    { own: 'job' },
+  ),
+  'POST /v1/jobs/:id/shell': submit(
     'A shell in the files of a held job, or in an attended job that runs, on a connection upgraded to onejob-shell; only on the socket',
     none,
     none,
-    { status: 101 },
+    { own: 'job', status: 101 },
   ),
-  'POST /v1/jobs/:id/unhold': operator('Removes the files of a held job', none, schemas.jobView),
-  'PUT /v1/workspaces': operator('Stores the files for a job', { media: 'application/x-tar' }, schemas.workspaceView),
-  'PUT /v1/sent-files': operator(
+  'POST /v1/jobs/:id/unhold': submit('Removes the files of a held job', none, schemas.jobView, { own: 'job' }),
+  'PUT /v1/workspaces': submit('Stores the files for a job', { media: 'application/x-tar' }, schemas.workspaceView),
+  'PUT /v1/sent-files': submit(
     'Keeps files for workspaces that are made of them',
     { media: 'application/x-tar' },
     schemas.sentView,
   ),
-  'POST /v1/workspaces': operator('Makes a workspace of files that are kept', schemas.joinRequest, schemas.workspaceView),
+  'POST /v1/workspaces': submit('Makes a workspace of files that are kept', schemas.joinRequest, schemas.workspaceView),
 };
 
 const logQuery = z
@@ -246,7 +281,7 @@ const logCalls = {
   'GET /v1/logs': read(
     'Output of a job, an agent, or the agent in a slot, or the agent’s own logs, in frames',
     { media: 'application/octet-stream' },
-    { query: logQuery },
+    { own: 'output', query: logQuery },
   ),
 };
 

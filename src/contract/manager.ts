@@ -5,6 +5,7 @@ import type { Changes, Subject } from './changes.ts';
 import type { Gap } from './gap.ts';
 import type { EndedFilter, HistoryQuery } from './history.ts';
 import type { ArrayRequest, JobRequest } from './job.ts';
+import type { Submitter } from './people.ts';
 import type * as Schemas from './schema.ts';
 import type { ShellStart } from './shell-frames.ts';
 
@@ -64,14 +65,14 @@ export interface Manager {
   plan(): Schemas.PlanLine[];
   doctor(signal: AbortSignal): Promise<Schemas.FindingView[]>;
 
-  /** Accepts a job durably (S7). @throws OnejobError for an unknown pool, workspace, or a store that cannot write. */
-  submit(request: JobRequest): Schemas.JobView;
+  /** Accepts a job durably (S7), of a person. @throws OnejobError for an unknown pool, workspace, or a store that cannot write. */
+  submit(request: JobRequest, by?: Submitter | null): Schemas.JobView;
   /** Accepts all jobs of an array in one commit, or none. @throws as `submit` */
-  submitArray(request: ArrayRequest): Schemas.JobView[];
+  submitArray(request: ArrayRequest, by?: Submitter | null): Schemas.JobView[];
   /** Jobs of an array in the order of its indices, ended or not; empty if there is no such array. */
   arrayJobs(id: string): Schemas.JobView[];
   /** Throws what `submit` would, except for the workspace, which need not be there yet. */
-  verify(request: JobRequest): void;
+  verify(request: JobRequest, by?: Submitter | null): void;
   /**
    * A page of jobs, by default the newest: at most 10,000, of `all`, also those that are done, 1,000.
    * @throws OnejobError E_API_REQUEST for an invalid key
@@ -110,12 +111,12 @@ export interface Manager {
   /** Empties caches. Those that a job uses stay. */
   clearCaches(request: Schemas.ClearCachesRequest, signal: AbortSignal): Promise<Schemas.CachesClearedView>;
 
-  /** Stores a workspace tar; returns its id. Deleted when its job is done, or after an hour without a job. */
-  putWorkspace(files: Readable, signal: AbortSignal): Promise<string>;
+  /** Stores a workspace tar; returns its id. Deleted when its job is done, or after an hour without a job. A person's is for his jobs only. */
+  putWorkspace(files: Readable, signal: AbortSignal, by?: Submitter | null): Promise<string>;
   /** Keeps files for workspaces that `joinWorkspace` makes; their secret name. */
   keepFiles(files: Readable, signal: AbortSignal): Promise<string>;
   /** Makes a workspace of ranges of what is kept; returns its id. @throws OnejobError E_WORKSPACE_UNKNOWN if that is not here as it came */
-  joinWorkspace(request: Schemas.JoinRequest, signal: AbortSignal): Promise<string>;
+  joinWorkspace(request: Schemas.JoinRequest, signal: AbortSignal, by?: Submitter | null): Promise<string>;
   /** The tar of a done job's artifacts; null when it has none. */
   artifacts(job: string): Readable | null;
 

@@ -48,6 +48,8 @@ export const jobView = z.object({
   /** Name and user of a job of the own queue, as its client said. */
   name: z.string().nullable().optional(),
   user: z.string().nullable().optional(),
+  /** The uid of the person who handed it in, as the kernel says; `user` is then the name of that user. Left out without `people`. */
+  person: z.int().optional(),
   /** null for a job of the own queue. */
   about: aboutView.nullable(),
   /** Its output is at its CI service only, and `logs` has what its agent said; left out if not so, or if no daemon runs that knows. */
@@ -209,7 +211,7 @@ export const poolView = z.object({
 export type PoolView = z.infer<typeof poolView>;
 
 /** Who asks. `user`: as said when the login was asked for; null for a token, and on the socket. */
-export const meView = z.object({ role: z.enum(['read', 'operator']), user: z.string().nullable() });
+export const meView = z.object({ role: z.enum(['read', 'submit', 'operator']), user: z.string().nullable() });
 
 export const linkRequest = z.strictObject({
   role: z.enum(['read', 'operator']).default('operator'),

@@ -121,7 +121,7 @@ export function createManager(parts: ManagerParts): Manager {
         ...(host.machines !== undefined && { hosts: host.machines.hosts() }),
       };
     },
-    plan: () => [...planLines(status), ...hostPlan(host.machines?.hosts() ?? [])],
+    plan: () => [...planLines(status), ...queue.plan(), ...hostPlan(host.machines?.hosts() ?? [])],
     doctor: (signal) => examine({ ...parts, diagnostics }, signal),
     ...queueRequests(parts, jobs, isStopping),
     jobs: (filter) => {
@@ -159,14 +159,14 @@ export function createManager(parts: ManagerParts): Manager {
 /** What only jobs of the own queue can be asked for. */
 function queueRequests({ queue, loop: { held } }: ManagerParts, jobs: JobViews, isStopping: () => boolean) {
   return {
-    verify: (request) => queue.verify(request),
-    submit(request) {
+    verify: (request, by) => queue.verify(request, by),
+    submit(request, by) {
       if (isStopping()) throw stopping();
-      return queue.submit(request);
+      return queue.submit(request, by);
     },
-    submitArray(request) {
+    submitArray(request, by) {
       if (isStopping()) throw stopping();
-      return queue.submitArray(request);
+      return queue.submitArray(request, by);
     },
     arrayJobs: (id) => queue.arrayJobs(id),
     cancel(id, only) {
@@ -189,9 +189,9 @@ function queueRequests({ queue, loop: { held } }: ManagerParts, jobs: JobViews, 
       if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`);
       return job;
     },
-    putWorkspace: (files, signal) => queue.putWorkspace(files, signal),
+    putWorkspace: (files, signal, by) => queue.putWorkspace(files, signal, by),
     keepFiles: (files, signal) => queue.keepFiles(files, signal),
-    joinWorkspace: (request, signal) => queue.joinWorkspace(request, signal),
+    joinWorkspace: (request, signal, by) => queue.joinWorkspace(request, signal, by),
     artifacts: (job) => (queue.job(job) === null ? null : queue.artifacts(job)),
   } satisfies Partial<Manager>;
 }

@@ -31,7 +31,14 @@ export type JobProgress = Readonly<z.infer<typeof jobProgress>>;
 
 /** A newer onejob may ask more of a name than the one that accepted the job, and must read it all the same. */
 const label = z.string().nullable().default(null);
-const storedRequest = jobRequest.extend({ pool: z.string(), array: arrayPlace.nullable().default(null), name: label, user: label });
+const storedRequest = jobRequest.extend({
+  pool: z.string(),
+  array: arrayPlace.nullable().default(null),
+  name: label,
+  user: label,
+  /** The uid of the person who submitted it, whom `user` names then; absent: root, or there were no `people`. */
+  person: z.int().optional(),
+});
 /** A request with its chosen pool. */
 export type StoredRequest = Readonly<z.infer<typeof storedRequest>>;
 

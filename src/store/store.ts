@@ -24,6 +24,7 @@ import { provedImageTable } from './proved-images.ts';
 import { registrationTable } from './registrations.ts';
 import { secretPinTable } from './secret-pins.ts';
 import { serviceJobTable } from './service-jobs.ts';
+import { shareTable } from './shares.ts';
 import { slotTable } from './slots.ts';
 
 export type Store = ReturnType<typeof assemble>;
@@ -68,6 +69,7 @@ function assemble(dir: string, db: Database, lead: Lead, temporary: boolean) {
     notices: noticeTable(db),
     provedImages: provedImageTable(db),
     machines: machineTable(db),
+    shares: shareTable(db),
     /**
      * Runs `fn` as one commit; an error rolls it back. `durable`: the commit survives a power cut; otherwise only a crash of the
      * process. Not to be nested.

@@ -133,7 +133,10 @@ function Role() {
   const me = useLive((live) => live.me);
   if (me === null || me.role === 'operator') return null;
   return (
-    <span className="role" title="You may look, and change nothing.">
+    <span
+      className="role"
+      title={me.role === 'read' ? 'You may look, and change nothing.' : 'Run and cancel your jobs with onejob in a terminal.'}
+    >
       read-only
     </span>
   );

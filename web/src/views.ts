@@ -21,7 +21,7 @@ export type Host = Omit<api.StatusView, 'pools'>;
 
 /** Who looks. */
 export interface Me {
-  readonly role: 'read' | 'operator';
+  readonly role: 'read' | 'submit' | 'operator';
   readonly user: string | null;
 }
 

@@ -3,6 +3,7 @@
  * committed, then announced, and a job that is done lets those that need it start, or ends them too.
  */
 import { hasCode, OnejobError } from '../../base/errors.ts';
+import type { PeopleTable } from '../../config/people.ts';
 import type { JobView } from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
@@ -11,6 +12,7 @@ import { ownJobEnded } from '../../verdict/outcomes.ts';
 import { applyChange, applyNeeded, type Job, type JobChange, jobView } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { type QueuePool, recipeOfJob } from './request.ts';
+import { Shares } from './shares.ts';
 import { Spool } from './spool.ts';
 import { strandedHint } from './stranded.ts';
 import { Teller } from './tell.ts';
@@ -23,6 +25,8 @@ export interface JobBookParts {
   readonly reasonFor: (pool: string) => string | null;
   /** Config of a temporary daemon, or `''`: it hands out only jobs accepted with this config. Null: permanent. */
   readonly temporary: string | null;
+  /** Who shares the queue; null: all who ask, in turn. */
+  readonly people: PeopleTable | null;
 }
 
 export class JobBook {
@@ -34,18 +38,22 @@ export class JobBook {
   readonly index: JobIndex;
   readonly spool: Spool;
   readonly teller: Teller;
+  /** null: there are no people. */
+  readonly shares: Shares | null;
   readonly #reasonFor: JobBookParts['reasonFor'];
   /** Aborted to stop waiting for a job's artifacts. */
   readonly #givingUp = new Map<string, AbortController>();
 
-  constructor({ store, pools, clock, reasonFor, temporary }: JobBookParts) {
+  constructor({ store, pools, clock, reasonFor, temporary, people }: JobBookParts) {
     this.store = store;
     this.clock = clock;
     this.temporary = temporary;
     this.#reasonFor = reasonFor;
     this.pools = new Map(pools.map((pool) => [pool.name, pool]));
     this.poolNames = new Set(this.pools.keys());
-    this.index = new JobIndex((job) => this.isHeld(job));
+    const active = () => this.index.active();
+    this.shares = people === null ? null : new Shares({ people, store, clock, pools: this.pools, active });
+    this.index = new JobIndex((job) => this.isHeld(job), this.shares);
     this.spool = new Spool(store.dir, (workspace) => this.index.hasWorkspace(workspace), clock);
     for (const job of store.jobs.open()) {
       // The recipe of its pool may have changed since it was accepted.
@@ -54,7 +62,13 @@ export class JobBook {
       this.index.put({ ...job, progress: { ...job.progress, cold } });
     }
     this.index.commit();
-    this.teller = new Teller({ index: this.index, view: (job) => this.view(job), over: (job) => this.#over(job) });
+    this.teller = new Teller({
+      index: this.index,
+      view: (job) => this.view(job),
+      over: (job) => this.#over(job),
+      sharing: () => (this.shares === null ? null : this.poolNames),
+    });
+    people?.onChange(() => this.teller.wake());
     this.#repairNeeds();
   }
 
@@ -92,7 +106,10 @@ export class JobBook {
   /** With its place in the queue, which only a job has that will start. */
   inQueue(job: Job): JobView {
     const view = this.view(job);
-    return this.mayStart(job) && this.pools.has(job.request.pool) ? { ...view, ahead: this.index.ahead(job) } : view;
+    // Where people share, what others use until then decides how many go before it.
+    return this.shares === null && this.mayStart(job) && this.pools.has(job.request.pool)
+      ? { ...view, ahead: this.index.ahead(job) }
+      : view;
   }
 
   /**
@@ -136,6 +153,7 @@ export class JobBook {
     const ended: Job[] = [];
     const put = (after: Job): void => {
       this.store.jobs.save(after.id, after.progress);
+      this.shares?.changed(this.index.get(after.id), after);
       this.index.put(after);
       if (after.progress.state === 'done') ended.push(after);
     };
@@ -190,6 +208,8 @@ export class JobBook {
   #whyItWaits(job: Job): string | null {
     const { pool } = job.request;
     if (this.isHeld(job)) return whyHeld(job);
+    const held = this.shares?.whyHeld(job) ?? null;
+    if (held !== null && this.pools.has(pool)) return held;
     return this.pools.has(pool) ? this.#reasonFor(pool) : noSuchPool(pool, this.poolNames);
   }
 

@@ -1,6 +1,17 @@
 /** Jobs that are not over, in memory: by id, and waiting ones by pool. Changes are visible at once, and undone by a rollback. */
 import type { Job } from './job.ts';
 
+/** States of a job that an agent has. */
+const hasAgent: ReadonlySet<string> = new Set(['reserved', 'assigned', 'running']);
+
+/** Who decides whose turn it is, in place of the order of submission. */
+interface Turns {
+  /** Why a job may not start now though it waits for nothing else; null: it may. */
+  whyHeld(job: Job): string | null;
+  /** The next of these; null: none may start now. */
+  choose(firsts: readonly Job[]): Job | null;
+}
+
 export class JobIndex {
   readonly #jobs = new Map<string, Job>();
   readonly #waiting = new Map<string, WaitingJobs>();
@@ -13,11 +24,15 @@ export class JobIndex {
   /** By job: what `#blocked` has of it. A job may lose its needs, and get them back by a rollback. */
   readonly #needs = new Map<string, readonly string[]>();
   readonly #undo = new Map<string, Job | null>();
+  /** Those that an agent has. */
+  readonly #active = new Map<string, Job>();
   readonly #isHeld: (job: Job) => boolean;
+  readonly #turns: Turns | null;
 
-  /** `isHeld`: jobs that are shown and can be cancelled, but not handed out; constant for a job. */
-  constructor(isHeld: (job: Job) => boolean = () => false) {
+  /** `isHeld`: jobs that are shown and can be cancelled, but not handed out; constant for a job. `turns`: default: users in turn. */
+  constructor(isHeld: (job: Job) => boolean = () => false, turns: Turns | null = null) {
     this.#isHeld = isHeld;
+    this.#turns = turns;
   }
 
   get(id: string): Job | null {
@@ -41,12 +56,32 @@ export class JobIndex {
 
   /** The job of its pool that starts next. `only`: of those that name their own image. */
   head(pool: string, only?: 'ownImage'): Job | null {
+    if (this.#turns !== null) return this.#turns.choose(this.firsts(pool, only));
     const first = (only === 'ownImage' ? this.#ownImage : this.#waiting).get(pool)?.head() ?? null;
     return first === null ? null : this.get(first.id);
   }
 
+  /** The first job of everybody with each priority, in the order of turns. */
+  firsts(pool: string, only?: 'ownImage'): Job[] {
+    const waiting = (only === 'ownImage' ? this.#ownImage : this.#waiting).get(pool);
+    return (waiting?.lines() ?? []).flatMap(([first]) => (first === undefined ? [] : (this.get(first.id) ?? [])));
+  }
+
+  /** Jobs that an agent has. */
+  active(): Iterable<Job> {
+    return this.#active.values();
+  }
+
+  /** How many jobs the pool could start now. */
   waiting(pool: string): number {
-    return this.#waiting.get(pool)?.size ?? 0;
+    const waiting = this.#waiting.get(pool);
+    const turns = this.#turns;
+    if (waiting === undefined || turns === null) return waiting?.size ?? 0;
+    const mayStart = ({ id }: Waiting): boolean => {
+      const job = this.get(id);
+      return job !== null && turns.whyHeld(job) === null;
+    };
+    return waiting.lines().reduce((sum, jobs) => (jobs[0] !== undefined && mayStart(jobs[0]) ? sum + jobs.length : sum), 0);
   }
 
   /** How many jobs of its pool start before this one; 0 when it does not wait. */
@@ -84,6 +119,7 @@ export class JobIndex {
     if (job === null) return;
     for (const waiting of [this.#waiting, this.#ownImage]) waiting.get(job.request.pool)?.forget(id);
     this.#jobs.delete(id);
+    this.#active.delete(id);
     this.#count(job, -1);
     this.#setNeeds(id, []);
   }
@@ -117,6 +153,8 @@ export class JobIndex {
       for (const waiting of [this.#waiting, this.#ownImage]) waiting.get(before.request.pool)?.forget(id);
     this.#setNeeds(id, progress.state === 'queued' ? progress.blockedBy : []);
     this.#jobs.set(id, job);
+    if (hasAgent.has(progress.state)) this.#active.set(id, job);
+    else this.#active.delete(id);
     const mayStart = progress.state === 'queued' && progress.blockedBy.length === 0 && !this.#isHeld(job);
     place(this.#waiting, mayStart);
     place(this.#ownImage, mayStart && progress.cold && request.image !== null);
@@ -124,14 +162,14 @@ export class JobIndex {
     function place(pools: Map<string, WaitingJobs>, isThere: boolean): void {
       const waiting = pools.get(request.pool) ?? new WaitingJobs();
       pools.set(request.pool, waiting);
-      if (isThere) waiting.add({ id, seq, priority: request.priority, user: request.user });
+      if (isThere) waiting.add({ id, seq, priority: request.priority, user: request.user, person: request.person });
       else waiting.remove(id);
     }
   }
 }
 
 /** `user`: whose turn it counts as; all without a user count as one. */
-export type Waiting = Pick<Job, 'id' | 'seq'> & Pick<Job['request'], 'priority' | 'user'>;
+export type Waiting = Pick<Job, 'id' | 'seq'> & Pick<Job['request'], 'priority' | 'user' | 'person'>;
 
 /** A turn of a user: the first one is for the first of the user's jobs, and so on. */
 interface Turn {
@@ -174,6 +212,12 @@ export class WaitingJobs {
 
   head(): Waiting | null {
     return this.#order[0]?.line.jobs[0] ?? null;
+  }
+
+  /** Jobs of everybody with each priority, those first whose turn it is. */
+  lines(): (readonly Waiting[])[] {
+    const lines = [...this.#lines.values()].flatMap(({ jobs, turns: [turn] }) => (turn === undefined ? [] : [{ jobs, turn }]));
+    return lines.sort((a, b) => (isTurnBefore(a.turn, b.turn) ? -1 : 1)).map(({ jobs }) => jobs);
   }
 
   /** Adds a job; one that is already there stays where it is. */
@@ -225,8 +269,9 @@ export class WaitingJobs {
     return { line, rank, turn: line.turns[rank] };
   }
 
-  #lineOf({ priority, user }: Waiting): Line {
-    const key = `${priority} ${user ?? ''}`;
+  #lineOf({ priority, user, person }: Waiting): Line {
+    // What a client of root calls a user is not a person.
+    const key = `${priority} ${person ?? ''} ${user ?? ''}`;
     const line = this.#lines.get(key) ?? { priority, jobs: [], turns: [], last: -1 };
     this.#lines.set(key, line);
     return line;

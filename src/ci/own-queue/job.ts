@@ -186,6 +186,7 @@ export function jobView(job: Job, reasonFor: (pool: string) => string | null, ou
     command: [...request.command],
     name: request.name,
     user: request.user,
+    ...(request.person !== undefined && { person: request.person }),
     about: null,
     ...(request.array !== null && { array: request.array }),
     ...(request.needs.length > 0 && { needs: [...request.needs] }),

@@ -6,9 +6,11 @@
 import type { Readable } from 'node:stream';
 import { OnejobError } from '../../base/errors.ts';
 import { type Finding, fine } from '../../base/finding.ts';
+import type { PeopleTable } from '../../config/people.ts';
 import type { ArrayRequest, JobRequest } from '../../contract/job.ts';
 import { jobsListed } from '../../contract/manager.ts';
-import { type JobView, type JoinRequest, workspaceLimit } from '../../contract/schema.ts';
+import type { Submitter } from '../../contract/people.ts';
+import { type JobView, type JoinRequest, type PlanLine, workspaceLimit } from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type {
@@ -26,6 +28,7 @@ import type { Store } from '../../store/store.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { applyCancel, applyMove, hasFailed, type Job, type JobChange } from './job.ts';
 import { JobBook, unknownJob } from './job-book.ts';
+import { mountsOf } from './people.ts';
 import { createPrune, type Prune } from './prune.ts';
 import { jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob, volumesNow } from './request.ts';
 import { createSettle, type Settle } from './settle.ts';
@@ -42,6 +45,8 @@ export interface OwnQueueOptions {
   readonly artifactLimit?: number;
   /** Why a job may not have this volume, as a clause, or null. By default only its paths are checked. */
   readonly mountProblem?: MountProblem;
+  /** Who may submit what; null (default): everybody who asks. */
+  readonly people?: PeopleTable | null;
   /** Whether this host has a path; by default nobody looks. */
   readonly isThere?: (path: string) => boolean;
   /** Config of a temporary daemon, or `''`: it hands out only jobs accepted with this config. Null (default): permanent. */
@@ -79,10 +84,10 @@ class AgentsQueue implements OwnService {
   readonly #settle: Settle;
 
   constructor({ mountProblem = mountPathProblem, artifactLimit = 2 * 2 ** 30, ...options }: OwnQueueOptions) {
-    const { store, pools, clock = systemClock, reasonFor = () => null, temporary = null } = options;
-    const book = new JobBook({ store, pools, clock, reasonFor, temporary });
+    const { store, pools, clock = systemClock, reasonFor = () => null, temporary = null, people = null } = options;
+    const book = new JobBook({ store, pools, clock, reasonFor, temporary, people });
     this.book = book;
-    this.jobs = jobSource(book, mountProblem);
+    this.jobs = jobSource(book, mountProblem, people);
     this.#settle = createSettle({
       clock,
       spool: book.spool,
@@ -126,7 +131,7 @@ class AgentsQueue implements OwnService {
     ({ code: 'E_BUG', message: 'An agent of the own queue ended without a job.', retry: true }) as const;
 }
 
-function jobSource(book: JobBook, mountProblem: MountProblem): OwnService['jobs'] {
+function jobSource(book: JobBook, mountProblem: MountProblem, people: PeopleTable | null): OwnService['jobs'] {
   const { index, pools, teller } = book;
   return {
     next(pool, _slot, only) {
@@ -142,7 +147,10 @@ function jobSource(book: JobBook, mountProblem: MountProblem): OwnService['jobs'
     recipeFor(id, pool) {
       const job = index.get(id);
       if (job === null) return null;
-      return recipeOfJob({ ...job.request, volumes: volumesNow(job.request.volumes, pool, mountProblem) }, pool);
+      return recipeOfJob(
+        { ...job.request, volumes: volumesNow(job.request.volumes, pool, mountsOf(people, job.request.person, mountProblem)) },
+        pool,
+      );
     },
     namesImage: (id) => (index.get(id)?.request.image ?? null) !== null,
     hasFailed(id) {
@@ -171,27 +179,27 @@ export class OwnQueue extends AgentsQueue {
   constructor(options: OwnQueueOptions) {
     super(options);
     const { book } = this;
-    const { mountProblem = mountPathProblem, isThere } = options;
-    this.#submissions = new Submissions(book, { mountProblem, isThere });
+    const { mountProblem = mountPathProblem, isThere, people = null } = options;
+    this.#submissions = new Submissions(book, { mountProblem, isThere, people });
     this.prune = createPrune(book.store, book.spool);
     this.elsewhere = jobsElsewhere(book);
   }
 
   /** Checks as `submit`, except for the workspace. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
-  verify(request: JobRequest): void {
-    this.#submissions.verify(request);
+  verify(request: JobRequest, by?: Submitter | null): void {
+    this.#submissions.verify(request, by?.uid);
   }
 
   /** Accepts a job; the same job again for an id that it has. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
-  submit(request: JobRequest): JobView {
-    const [job] = this.#submissions.submit(request, null);
+  submit(request: JobRequest, by?: Submitter | null): JobView {
+    const [job] = this.#submissions.submit(request, null, by);
     if (job === undefined) throw new RangeError('no job was accepted');
     return job;
   }
 
   /** Accepts all jobs of an array, or none. @throws as above */
-  submitArray({ job, indices }: ArrayRequest): JobView[] {
-    return this.#submissions.submit(job, indices);
+  submitArray({ job, indices }: ArrayRequest, by?: Submitter | null): JobView[] {
+    return this.#submissions.submit(job, indices, by);
   }
 
   /** A waiting job has `ahead`, the number of jobs before it. */
@@ -242,9 +250,16 @@ export class OwnQueue extends AgentsQueue {
     const since = new Map<string, number>();
     for (const job of this.book.index.all()) {
       const { pool } = job.request;
-      if (this.book.mayStart(job)) since.set(pool, Math.min(waitsSince(job), since.get(pool) ?? Number.POSITIVE_INFINITY));
+      if (this.book.mayStart(job) && (this.book.shares?.whyHeld(job) ?? null) === null)
+        since.set(pool, Math.min(waitsSince(job), since.get(pool) ?? Number.POSITIVE_INFINITY));
     }
     return since;
+  }
+
+  /** Who is next in these pools and why, and what keeps jobs waiting that could start; empty where nobody shares. */
+  plan(pools: Iterable<string> = this.book.poolNames): PlanLine[] {
+    const { shares, index } = this.book;
+    return shares === null ? [] : [...pools].flatMap((pool) => shares.plan(pool, index.firsts(pool)));
   }
 
   /** The agent that runs a job whose clients may run programs in its sandbox; null while it has none. */
@@ -296,7 +311,7 @@ export class OwnQueue extends AgentsQueue {
     if (state !== 'queued') throw cannotMove(job, pool, 'it has begun');
     if (book.isHeld(job)) throw cannotMove(job, pool, 'another daemon accepted it, and this one is temporary');
     const { array, ...request } = job.request;
-    const moved = { ...this.#submissions.check({ ...request, pool }), array };
+    const moved = { ...this.#submissions.check({ ...request, pool }, request.person), array };
     if (moved.pool === job.request.pool) return book.inQueue(job);
     book.commitNow(() => {
       const after = applyMove(job, moved, book.isCold(moved));
@@ -345,8 +360,8 @@ export class OwnQueue extends AgentsQueue {
   }
 
   /** Stores the tar of a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
-  putWorkspace(files: Readable, signal: AbortSignal): Promise<string> {
-    return this.book.spool.putWorkspace(files, workspaceLimit, signal);
+  putWorkspace(files: Readable, signal: AbortSignal, by?: Submitter | null): Promise<string> {
+    return this.book.spool.putWorkspace(files, workspaceLimit, signal, by?.uid);
   }
 
   /** Keeps files for workspaces that are made of them; their secret name. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
@@ -355,8 +370,8 @@ export class OwnQueue extends AgentsQueue {
   }
 
   /** Makes a workspace of what is kept; returns its id. @throws OnejobError E_WORKSPACE_UNKNOWN, E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
-  joinWorkspace(request: JoinRequest, signal: AbortSignal): Promise<string> {
-    return this.book.spool.joinWorkspace(request, workspaceLimit, signal);
+  joinWorkspace(request: JoinRequest, signal: AbortSignal, by?: Submitter | null): Promise<string> {
+    return this.book.spool.joinWorkspace(request, workspaceLimit, signal, by?.uid);
   }
 
   /** The tar of a done job's artifacts; null when it has none. */

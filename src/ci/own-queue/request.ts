@@ -197,7 +197,7 @@ function devicesHint(count: number): string {
   return 'A pool with devices and "standby: false" gives a job as many as it asks for.';
 }
 
-function sameMount(a: Mount, b: Mount): boolean {
+export function sameMount(a: Mount, b: Mount): boolean {
   return a.host === b.host && a.container === b.container && a.readOnly === b.readOnly && a.variable === b.variable;
 }
 

@@ -35,9 +35,9 @@ export class Spool {
       for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true });
   }
 
-  /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
-  async putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string> {
-    const id = randomUUID();
+  /** Stores a workspace, of a person; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
+  async putWorkspace(files: Readable, limit: number, signal: AbortSignal, person?: number): Promise<string> {
+    const id = newId(person);
     const bounded = limited(limit, () => tooLarge(limit));
     await write(this.#workspacePath(id), (to) => pipeline(files, bounded, to, { signal }).then(() => true));
     return id;
@@ -63,9 +63,9 @@ export class Spool {
   }
 
   /** Stores a workspace that is made of kept files. @throws OnejobError E_WORKSPACE_UNKNOWN, E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
-  async joinWorkspace(request: JoinRequest, limit: number, signal: AbortSignal): Promise<string> {
+  async joinWorkspace(request: JoinRequest, limit: number, signal: AbortSignal, person?: number): Promise<string> {
     if (request.ranges.reduce((sum, [, from, to]) => sum + to - from, 0) > limit) throw tooLarge(limit);
-    const id = randomUUID();
+    const id = newId(person);
     const base = this.#basePath(id);
     try {
       await this.#sent.take(request, base, 2 * limit, signal);
@@ -82,10 +82,11 @@ export class Spool {
     return isId(id) && (existsSync(this.#workspacePath(id)) || existsSync(`${this.#basePath(id)}.joined`));
   }
 
-  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no new job may use it */
-  checkWorkspace(workspace: string): void {
-    const taken = this.#isTaken(workspace);
-    if (!taken && this.hasWorkspace(workspace)) return;
+  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no new job may use it, or none of this person */
+  checkWorkspace(workspace: string, person?: number): void {
+    const isTheirs = person === undefined || workspace.startsWith(mark(person));
+    const taken = isTheirs && this.#isTaken(workspace);
+    if (isTheirs && !taken && this.hasWorkspace(workspace)) return;
     const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
     const hint = 'Upload the workspace again, and submit the job with the new id.';
     throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
@@ -114,8 +115,9 @@ export class Spool {
     return this.#sent.sweep(time);
   }
 
-  /** Deletes a workspace unless it belongs to a job. What cannot be deleted now is swept later. */
-  dropWorkspace(workspace: string): void {
+  /** Deletes a workspace, of a person, unless it belongs to a job. What cannot be deleted now is swept later. */
+  dropWorkspace(workspace: string, person?: number): void {
+    if (person !== undefined && !workspace.startsWith(mark(person))) return;
     if (this.#isTaken(workspace) || !this.hasWorkspace(workspace)) return;
     const paths = [this.#workspacePath(workspace), ...joinedFiles(this.#basePath(workspace))];
     const deletion = Promise.all(paths.map((path) => rm(path, { force: true }).catch(() => {}))).then(() => {});
@@ -176,6 +178,15 @@ async function write(path: string, fill: (to: Writable) => Promise<boolean | str
     await rm(unfinished, { force: true });
     throw storeFault('write', path, error);
   }
+}
+
+function newId(person: number | undefined): string {
+  return `${person === undefined ? '' : mark(person)}${randomUUID()}`;
+}
+
+/** How the id of a person's workspace begins; others begin with a hex digit. */
+function mark(person: number): string {
+  return `u${person}-`;
 }
 
 function isId(id: string): boolean {

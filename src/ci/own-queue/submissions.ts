@@ -1,11 +1,14 @@
 /** Jobs on their way into the own queue: each is checked, and on disk with all others of its array before anybody is told. */
 import { randomBytes } from 'node:crypto';
 import { OnejobError } from '../../base/errors.ts';
+import type { PeopleTable } from '../../config/people.ts';
 import { arrayLimit, type JobRequest } from '../../contract/job.ts';
+import type { Submitter } from '../../contract/people.ts';
 import type { JobView } from '../../contract/schema.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
 import { arrayJobId, hasPassed, type Job, newJob } from './job.ts';
 import type { JobBook } from './job-book.ts';
+import { checkPerson, mountsOf, poolsOf, submitterGone } from './people.ts';
 import { checkRequest, type MountProblem } from './request.ts';
 
 /** What a job may ask of this host. */
@@ -14,6 +17,8 @@ export interface HostChecks {
   readonly mountProblem: MountProblem;
   /** Whether this host has a path; by default nobody looks. */
   readonly isThere?: ((path: string) => boolean) | undefined;
+  /** Who may submit what; null: everybody who asks. */
+  readonly people: PeopleTable | null;
 }
 
 export class Submissions {
@@ -26,41 +31,49 @@ export class Submissions {
   }
 
   /** Checks as `submit`, except for the workspace. */
-  verify(request: JobRequest): void {
-    this.check(request);
+  verify(request: JobRequest, by?: number): void {
+    this.check(request, by);
     this.#unmet(request.needs);
   }
 
-  /** The request with its pool chosen. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
-  check(request: JobRequest): StoredRequest {
-    return checkRequest(request, this.#book.pools, this.#checks.mountProblem, this.#checks.isThere);
+  /** The request with its pool chosen, of a person. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_API_ROLE */
+  check(request: JobRequest, by?: number): StoredRequest {
+    const { mountProblem, isThere, people } = this.#checks;
+    const { pools } = this.#book;
+    const person = people === null || by === undefined ? null : (people.of(by) ?? submitterGone(by));
+    const among = person === null || request.pool !== null ? pools : poolsOf(person, pools);
+    const checked = checkRequest(request, among, mountsOf(people, by, mountProblem), isThere);
+    if (person !== null) checkPerson(checked, person, pools.get(checked.pool));
+    return checked;
   }
 
   /** Accepts a job for each index, all of them or none; `indices` null: one job without an array. */
-  submit(request: JobRequest, indices: readonly number[] | null): JobView[] {
+  submit(request: JobRequest, indices: readonly number[] | null, by: Submitter | null = null): JobView[] {
     const book = this.#book;
     const [first = 0] = indices ?? [];
     const same = request.id === null ? null : book.find(indices === null ? request.id : arrayJobId(request.id, first));
     if (same !== null) {
+      checkSame(same, by);
       // An earlier answer may have been that it could not be synced.
       book.store.syncNow();
       return (indices ?? [null]).map((at) => book.view(book.known(at === null ? same.id : arrayJobId(request.id ?? '', at))));
     }
     const { workspace } = request;
     try {
-      return this.#accept(request, indices);
+      return this.#accept(request, indices, by);
     } catch (error) {
       // A refused workspace is useless, and may have 2 GiB.
-      if (workspace !== null) book.spool.dropWorkspace(workspace);
+      if (workspace !== null) book.spool.dropWorkspace(workspace, by?.uid);
       throw error;
     }
   }
 
-  #accept(request: JobRequest, indices: readonly number[] | null): JobView[] {
+  #accept(request: JobRequest, indices: readonly number[] | null, by: Submitter | null): JobView[] {
     const { store, index, clock, temporary } = this.#book;
-    const checked = this.check(request);
+    const checked = { ...this.check(request, by?.uid), ...(by !== null && { user: by.name, person: by.uid }) };
     const { workspace } = checked;
-    if (workspace !== null) this.#book.spool.checkWorkspace(workspace);
+    if (workspace !== null) this.#book.spool.checkWorkspace(workspace, by?.uid);
+    if (request.id !== null) for (const job of this.#book.ofArray(request.id)) checkSame(job, by);
     const cold = this.#book.isCold(checked);
     const id = request.id ?? randomBytes(6).toString('hex');
     const more = { temporary, blockedBy: this.#unmet(checked.needs) };
@@ -95,6 +108,14 @@ export class Submissions {
     checkNeeded(unmet.length, 1);
     return unmet.map(({ id }) => id);
   }
+}
+
+/** An id that is taken says nothing of the job that has it, nor adds to an array of somebody else. @throws OnejobError E_API_ROLE */
+function checkSame({ id, request }: Job, by: Submitter | null): void {
+  if (by === null || request.person === by.uid) return;
+  throw new OnejobError('E_API_ROLE', `Cannot queue the job: the id ${request.array?.id ?? id} is one of somebody else.`, {
+    hint: 'Submit it without an id, or with another.',
+  });
 }
 
 /** Most ids of needed jobs that one submission writes down: each of its jobs has its own list. */

@@ -14,6 +14,8 @@ interface TellerParts {
   readonly view: (job: Job) => JobView;
   /** Followers know the job's end, so nobody needs it in memory any more. */
   readonly over: (job: Job) => void;
+  /** Pools whose jobs may wait for each other's; null: they never do. */
+  readonly sharing?: () => Iterable<string> | null;
 }
 
 export class Teller {
@@ -62,13 +64,23 @@ export class Teller {
   }
 
   committed(): void {
-    for (const { before, after } of this.#parts.index.commit()) {
+    const { index } = this.#parts;
+    const changes = index.commit();
+    for (const { before, after } of changes) {
       if (after.progress.result !== null) {
         this.#untold.add(after.id);
         this.#unsynced.add(after.id);
       } else this.#show(after);
       this.#announce(before, after);
     }
+    // A card that somebody gives back may be what another pool's job waits for.
+    if (changes.some(({ before, after }) => before?.progress.agent != null && hasLeft(after))) this.wake();
+  }
+
+  /** Tells the loops of all pools with jobs that may start now. */
+  wake(): void {
+    const { index, sharing } = this.#parts;
+    for (const pool of sharing?.() ?? []) if (index.waiting(pool) > 0) this.#emit({ kind: 'waiting', pool });
   }
 
   /** Whether it has a result that was not announced yet. */
@@ -115,6 +127,10 @@ export class Teller {
   #emit(event: CiEvent): void {
     for (const send of [...this.#loops]) send(event);
   }
+}
+
+function hasLeft({ progress: { agent, result } }: Job): boolean {
+  return agent === null || result !== null;
 }
 
 /** Logs why the end of a job is unknown. */
