@@ -335,7 +335,7 @@ describe('the daemon', () => {
   it('is whose who may operate it', async () => {
     members = { staff: ['out'] };
     await people.look();
-    await expect.poll(() => existsSync(personSocket(path, out))).toBe(true);
+    await expect.poll(() => existsSync(personSocket(path, out)), { timeout: 20_000 }).toBe(true);
     expect((await ask(out, 'POST', '/v1/pause', { reason: 'r' })).status).toBe(204);
     expect((await ask(out, 'POST', '/v1/jobs', { command: ['true'], pool: 'default' })).body).toMatchObject({ person: out });
   });

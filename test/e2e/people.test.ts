@@ -8,6 +8,8 @@ import { type Home, onejob } from '../support/onejob.ts';
 
 /** Users that every Linux has, each in a group of the same number. */
 const [nobody, daemon] = [65_534, 1];
+/** ms */
+const patient = { timeout: 60_000 };
 const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
 
 const pools = `
@@ -57,7 +59,7 @@ test.runIf(process.geteuid?.() === 0)(
 
     // Root's job is nobody else's.
     const roots = home.run('--no-workspace', '--', 'sleep', '600');
-    await expect.poll(async () => (await home.api.jobs({ all: false, pool: null })).length).toBe(1);
+    await expect.poll(async () => (await home.api.jobs({ all: false, pool: null })).length, patient).toBe(1);
     const [waiting] = await home.api.jobs({ all: false, pool: null });
     await refused(nobody, 'cancel', waiting?.id ?? '');
 
@@ -65,7 +67,7 @@ test.runIf(process.geteuid?.() === 0)(
     expect(existsSync(socket)).toBe(true);
     home.configure(`${pools}\npeople:\n  groups:\n    daemon: { role: look }\n`);
     await home.api.call('POST /v1/config/apply', { body: { dryRun: false } });
-    await expect.poll(() => existsSync(personSocket(home.socket, daemon)) && !existsSync(socket)).toBe(true);
+    await expect.poll(() => existsSync(personSocket(home.socket, daemon)) && !existsSync(socket), patient).toBe(true);
     const gone = await as(nobody, home, 'status').ended;
     expect(gone.stderr).toContain('nobody is in no group that may use it');
     expect((await as(daemon, home, 'status').ended).code).toBe(0);
