@@ -1,7 +1,7 @@
 /** Two users of this host with one daemon of root's: what each may do, through the whole command line, and what a changed config takes away. */
 import { chmodSync, chownSync, existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, test } from 'vitest';
+import { afterEach, expect, test } from 'vitest';
 import { personSocket } from '../../src/config/paths.ts';
 import { type Child, startChild } from '../support/child.ts';
 import { type Home, onejob } from '../support/onejob.ts';
@@ -24,13 +24,22 @@ people:
     daemon: { role: look }
 `;
 
+/** What a test that fails leaves running. */
+const started = new Set<Child>();
+afterEach(async () => {
+  for (const child of started) if (child.running) await child.kill();
+  started.clear();
+});
+
 function as(uid: number, home: Home, ...args: string[]): Child {
   const own = join(home.dir, `home-${uid}`);
   if (!existsSync(own)) mkdirSync(own);
   chownSync(own, uid, uid);
   const { ONEJOB_CONFIG: _, ...env } = home.env;
   const to = ['setpriv', `--reuid=${uid}`, `--regid=${uid}`, '--clear-groups', program, ...args] as const;
-  return startChild(to[0], to.slice(1), { cwd: own, env: { ...env, HOME: own, XDG_CONFIG_HOME: join(own, '.config') } });
+  const child = startChild(to[0], to.slice(1), { cwd: own, env: { ...env, HOME: own, XDG_CONFIG_HOME: join(own, '.config') } });
+  started.add(child);
+  return child;
 }
 
 test.runIf(process.geteuid?.() === 0)(
@@ -74,4 +83,5 @@ test.runIf(process.geteuid?.() === 0)(
     await home.api.cancel(waiting?.id ?? '');
     await roots.ended;
   },
+  180_000,
 );
