@@ -31,8 +31,10 @@ const concerns: Readonly<Record<Concern, (person: Person, asked: ApiRequest, job
 
 function checkJob(person: Person, id: string, { job }: Jobs): void {
   const found = job(id);
-  // One that is not there has an error of its own.
-  if (found !== null && found.person !== person.uid) throw notTheirs(person, `job ${id}`);
+  // Its output may still be there.
+  if (found === null)
+    throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'List jobs with "onejob jobs --all".' });
+  if (found.person !== person.uid) throw notTheirs(person, `job ${id}`);
 }
 
 function idIn(params: unknown): string {

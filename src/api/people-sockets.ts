@@ -4,9 +4,9 @@
  * owner before it is where others find it.
  */
 import { once } from 'node:events';
-import { chmodSync, chownSync, lstatSync, mkdirSync, readdirSync, renameSync, rmdirSync, rmSync } from 'node:fs';
+import { chmodSync, chownSync, lstatSync, mkdirSync, readdirSync, renameSync, rmdirSync, rmSync, statSync } from 'node:fs';
 import type { Server } from 'node:http';
-import { basename, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { attempt, OnejobError } from '../base/errors.ts';
 import { peopleFolder, personSocket } from '../config/paths.ts';
 import type { PeopleTable } from '../config/people.ts';
@@ -41,9 +41,7 @@ export class PeopleSockets {
   /** @throws OnejobError E_SOCKET_DENIED if the folder belongs to somebody else */
   async start(): Promise<void> {
     clearPeople(this.#parts.socket);
-    mkdirSync(this.#folder, { recursive: true, mode: 0o755 });
-    chmodSync(this.#folder, 0o755);
-    mkdirSync(join(this.#folder, fresh), { recursive: true, mode: 0o700 });
+    makeFolder(this.#folder);
     this.#stop = this.#parts.people.onChange(() => void this.#sync());
     await this.#sync();
   }
@@ -109,15 +107,40 @@ export class PeopleSockets {
 /** Where sockets are made. */
 const fresh = '.new';
 
+/**
+ * A folder that nobody else can change, nor put another in its place: what root does in it would be done elsewhere.
+ * @throws OnejobError E_SOCKET_DENIED
+ */
+function makeFolder(folder: string): void {
+  const above = dirname(folder);
+  const { uid, mode } = statSync(above);
+  if ((uid !== 0 && uid !== process.geteuid?.()) || ((mode & 0o022) !== 0 && (mode & 0o1000) === 0))
+    throw new OnejobError('E_SOCKET_DENIED', `Cannot make sockets of people below ${above}: others can change that folder.`, {
+      hint: 'Remove "socket" from the config: the sockets are then in /run/onejob.',
+    });
+  if (!isOwnFolder(folder)) mkdirSync(folder, { mode: 0o755 });
+  if (!isOwnFolder(folder)) throw foreign(folder);
+  chmodSync(folder, 0o755);
+  const inner = join(folder, fresh);
+  if (!isOwnFolder(inner)) mkdirSync(inner, { mode: 0o700 });
+}
+
+function isOwnFolder(path: string): boolean {
+  const found = lstatSync(path, { throwIfNoEntry: false });
+  return found?.isDirectory() === true && found.uid === process.geteuid?.();
+}
+
+function foreign(folder: string): OnejobError {
+  return new OnejobError('E_SOCKET_DENIED', `Cannot make sockets in ${folder}: it is not a folder of this user.`, {
+    hint: 'Move it away.',
+  });
+}
+
 /** Removes what an earlier daemon left, which nobody may use any more. @throws OnejobError E_SOCKET_DENIED */
 export function clearPeople(socket: string): void {
   const folder = peopleFolder(socket);
-  const found = lstatSync(folder, { throwIfNoEntry: false });
-  if (found === undefined) return;
-  if (!found.isDirectory() || found.uid !== process.geteuid?.())
-    throw new OnejobError('E_SOCKET_DENIED', `Cannot make sockets in ${folder}: it is not a folder of this user.`, {
-      hint: 'Move it away.',
-    });
+  if (lstatSync(folder, { throwIfNoEntry: false }) === undefined) return;
+  if (!isOwnFolder(folder)) throw foreign(folder);
   for (const inner of [join(folder, fresh), folder]) {
     for (const name of attempt(() => readdirSync(inner)) ?? []) if (name !== fresh) rmSync(join(inner, name), { force: true });
     attempt(() => rmdirSync(inner));

@@ -1,6 +1,6 @@
 /** What people of the host may do, over real sockets: each test connects as another user of the kernel. */
 import { once } from 'node:events';
-import { chmodSync, chownSync, existsSync, lstatSync, mkdirSync, writeFileSync } from 'node:fs';
+import { chmodSync, chownSync, existsSync, lstatSync, mkdirSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
@@ -212,6 +212,17 @@ describe('rights end', () => {
     left.close();
   });
 
+  it('never begin in a folder that others can change', async () => {
+    await server.close();
+    chmodSync(dir.path, 0o777);
+    await expect(start()).rejects.toMatchObject({ code: 'E_SOCKET_DENIED' });
+    chmodSync(dir.path, 0o755);
+    symlinkSync('/etc', peopleFolder(path));
+    await expect(start()).rejects.toMatchObject({ code: 'E_SOCKET_DENIED' });
+    unlinkSync(peopleFolder(path));
+    await start();
+  });
+
   it('never begin in a folder of somebody else', async () => {
     await server.close();
     mkdirSync(peopleFolder(path));
@@ -249,6 +260,15 @@ describe('a job', () => {
   it('of root is nobody’s', async () => {
     const job = queue.submit(jobRequest.parse({ command: ['true'], pool: 'gpu' }));
     expect((await ask(ada, 'POST', `/v1/jobs/${job.id}/cancel`)).status).toBe(403);
+  });
+
+  it('that nobody knows has no output, whatever is left of it', async () => {
+    for (const [method, target] of [
+      ['GET', '/v1/logs?job=0123456789ab'],
+      ['POST', '/v1/jobs/0123456789ab/cancel'],
+      ['GET', '/v1/jobs/0123456789ab/artifacts'],
+    ] as const)
+      expect(await ask(ada, method, target), target).toMatchObject({ status: 404, body: { code: 'E_JOB_UNKNOWN' } });
   });
 
   it('has output that is not read by agent or slot, nor what its agent logged', async () => {
@@ -315,7 +335,7 @@ describe('the daemon', () => {
   it('is whose who may operate it', async () => {
     members = { staff: ['out'] };
     await people.look();
-    await expect.poll(() => existsSync(personSocket(path, out))).toBe(true);
+    await expect.poll(() => existsSync(personSocket(path, out)), { timeout: 20_000 }).toBe(true);
     expect((await ask(out, 'POST', '/v1/pause', { reason: 'r' })).status).toBe(204);
     expect((await ask(out, 'POST', '/v1/jobs', { command: ['true'], pool: 'default' })).body).toMatchObject({ person: out });
   });

@@ -129,7 +129,11 @@ export class ApiServer {
     });
     this.#unpublish = published.unpublish;
     if (this.#sockets === null && this.#options.socket.access === 'group') clearPeople(this.#options.socket.path);
-    await this.#sockets?.start();
+    await this.#sockets?.start().catch(async (error) => {
+      this.#unpublish();
+      await this.#end();
+      throw error;
+    });
     this.#unfollow = this.#people?.onChange(() => this.#endChanged()) ?? (() => {});
     await this.#web?.at.start();
   }

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { readGroup } from '../config/paths.ts';
-import { type AccessFacts, socketFinding, whyDenied } from './socket-access.ts';
+import { type AccessFacts, peopleFindings, socketFinding, whyDenied } from './socket-access.ts';
 
 const group = { gid: 999, members: ['alice'] };
 const outsider = { name: 'bob', gids: [1000] };
@@ -70,4 +70,19 @@ test('doctor says who may use a daemon of root, and what is in the way', () => {
   });
   for (const each of [dir.path, join(dir.path, 'a')]) chmodSync(each, 0o755);
   expect(socketFinding(path, group)).toMatchObject({ level: 'ok', hint: null });
+});
+
+test('where the config says who may use the daemon, nobody is told to make a group, and doctor counts who may', () => {
+  const said = whyDenied(facts({ people: true, group: null, socket: { uid: 0, gid: 0, mode: 0o600 } }));
+  expect(said.why).toBe('bob is in no group that may use it');
+  expect(said.hint).not.toContain('groupadd');
+  const config = { groups: [], halfLife: 1 };
+  expect(peopleFindings(null, null)).toEqual([]);
+  expect(peopleFindings(config, null)).toMatchObject([
+    { level: 'warning', message: expect.stringContaining('only one that root starts') },
+  ]);
+  expect(peopleFindings(config, { missing: ['lab'], all: () => [] })).toMatchObject([
+    { level: 'warning', message: expect.stringContaining('no group "lab"'), hint: expect.stringContaining('groupadd lab') },
+    { level: 'ok', message: '0 users of this host may use this daemon.' },
+  ]);
 });

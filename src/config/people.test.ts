@@ -116,7 +116,9 @@ describe('people', () => {
       ['lab', { gid: 50, members: ['ada', 'bob'] }],
       ['domain lab', { gid: 51, members: ['eve'] }],
     ]);
-    expect(parseUsers('ada:x:1000:50::/:/bin/sh\nbad\n:x:1:1::\neve:x::\n')).toEqual([{ name: 'ada', uid: 1000, gid: 50 }]);
+    expect(parseUsers('ada:x:1000:50::/:/bin/sh\nbad\n:x:1:1::\neve:x::\n\u001b[2J:x:7:7::\n')).toEqual([
+      { name: 'ada', uid: 1000, gid: 50 },
+    ]);
   });
 
   it('keep what they have while the host does not say who they are, and changes are told once', async () => {

@@ -247,7 +247,8 @@ export class Attempt {
   }
 
   async #submit(job: Job, client: MachineClient): Promise<JobView> {
-    const { workspace, array, ...request } = job.request;
+    // The machine knows no people.
+    const { workspace, array, person: _, ...request } = job.request;
     const files = workspace === null ? null : this.#queue.openWorkspace(job, workspace);
     const sent = files === null ? null : await client.putWorkspace(files);
     // From now on the machine may begin it, whatever happens to this onejob.

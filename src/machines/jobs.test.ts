@@ -499,6 +499,16 @@ describe('a job', () => {
     expect([all.jobs.on(first), machine.holds, all.counts]).toEqual([0, 0, ['a 1', 'a -1']]);
   });
 
+  it('of a person is sent as another onejob takes it', async () => {
+    const all = await world();
+    all.start();
+    const { id } = all.queue.submit(jobRequest.parse({ command: ['true'], pool: 'burst.gpu' }), { uid: 1000, name: 'ada' });
+    const machine = await all.connect();
+    await through(all, machine, id);
+    const { request } = machine.job(id);
+    expect(jobRequest.safeParse(request)).toMatchObject({ success: true, data: { user: 'ada' } });
+  });
+
   it('waits while everything is paused, and what runs continues', async () => {
     const all = await world();
     all.start();

@@ -37,7 +37,9 @@ export function parseGroups(text: string) {
 export function parseUsers(text: string): Accounts['users'] {
   return text.split('\n').flatMap((line) => {
     const [name = '', , uid = '', gid = ''] = line.split(':');
-    return name !== '' && /^\d+$/.test(uid) && /^\d+$/.test(gid) ? [{ name, uid: Number(uid), gid: Number(gid) }] : [];
+    return /^[^\p{Cc}]{1,64}$/u.test(name) && /^\d+$/.test(uid) && /^\d+$/.test(gid)
+      ? [{ name, uid: Number(uid), gid: Number(gid) }]
+      : [];
   });
 }
 

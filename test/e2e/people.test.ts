@@ -1,13 +1,15 @@
 /** Two users of this host with one daemon of root's: what each may do, through the whole command line, and what a changed config takes away. */
 import { chmodSync, chownSync, existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, test } from 'vitest';
+import { afterEach, expect, test } from 'vitest';
 import { personSocket } from '../../src/config/paths.ts';
 import { type Child, startChild } from '../support/child.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 
 /** Users that every Linux has, each in a group of the same number. */
 const [nobody, daemon] = [65_534, 1];
+/** ms */
+const patient = { timeout: 60_000 };
 const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
 
 const pools = `
@@ -22,13 +24,22 @@ people:
     daemon: { role: look }
 `;
 
+/** What a test that fails leaves running. */
+const started = new Set<Child>();
+afterEach(async () => {
+  for (const child of started) if (child.running) await child.kill();
+  started.clear();
+});
+
 function as(uid: number, home: Home, ...args: string[]): Child {
   const own = join(home.dir, `home-${uid}`);
   if (!existsSync(own)) mkdirSync(own);
   chownSync(own, uid, uid);
   const { ONEJOB_CONFIG: _, ...env } = home.env;
   const to = ['setpriv', `--reuid=${uid}`, `--regid=${uid}`, '--clear-groups', program, ...args] as const;
-  return startChild(to[0], to.slice(1), { cwd: own, env: { ...env, HOME: own, XDG_CONFIG_HOME: join(own, '.config') } });
+  const child = startChild(to[0], to.slice(1), { cwd: own, env: { ...env, HOME: own, XDG_CONFIG_HOME: join(own, '.config') } });
+  started.add(child);
+  return child;
 }
 
 test.runIf(process.geteuid?.() === 0)(
@@ -57,7 +68,7 @@ test.runIf(process.geteuid?.() === 0)(
 
     // Root's job is nobody else's.
     const roots = home.run('--no-workspace', '--', 'sleep', '600');
-    await expect.poll(async () => (await home.api.jobs({ all: false, pool: null })).length).toBe(1);
+    await expect.poll(async () => (await home.api.jobs({ all: false, pool: null })).length, patient).toBe(1);
     const [waiting] = await home.api.jobs({ all: false, pool: null });
     await refused(nobody, 'cancel', waiting?.id ?? '');
 
@@ -65,11 +76,12 @@ test.runIf(process.geteuid?.() === 0)(
     expect(existsSync(socket)).toBe(true);
     home.configure(`${pools}\npeople:\n  groups:\n    daemon: { role: look }\n`);
     await home.api.call('POST /v1/config/apply', { body: { dryRun: false } });
-    await expect.poll(() => existsSync(personSocket(home.socket, daemon)) && !existsSync(socket)).toBe(true);
+    await expect.poll(() => existsSync(personSocket(home.socket, daemon)) && !existsSync(socket), patient).toBe(true);
     const gone = await as(nobody, home, 'status').ended;
     expect(gone.stderr).toContain('nobody is in no group that may use it');
     expect((await as(daemon, home, 'status').ended).code).toBe(0);
     await home.api.cancel(waiting?.id ?? '');
     await roots.ended;
   },
+  180_000,
 );

@@ -22,6 +22,13 @@ export function whyNot(person: Person | null, uid: number, pool: string): string
   return `${name} is in the group "${group.name}", which may ${group.role === 'look' ? 'only look' : `not run jobs in pool "${pool}"`}`;
 }
 
+/** The same of an image; null also for that of the pool. */
+export function whyNotImage({ name, group }: Person, image: string | null, pool: QueuePool | undefined): string | null {
+  if (group.role === 'operate' || image === null || image === pool?.recipe.image) return null;
+  if (group.images.some((pattern) => glob(pattern)(image))) return null;
+  return `the group "${group.name}" of ${name} may use only ${[...group.images, 'the image of the pool'].join(', ')}`;
+}
+
 /** @throws OnejobError E_API_ROLE */
 export function checkPerson(request: StoredRequest, person: Person, pool: QueuePool | undefined): void {
   const { name, group } = person;
@@ -35,8 +42,8 @@ export function checkPerson(request: StoredRequest, person: Person, pool: QueueP
   const no = whyNot(person, person.uid, request.pool);
   if (no !== null) refuse(`in pool "${request.pool}"`, no, `Choose one of: ${group.pools.join(', ') || 'none'}.`);
   const { image, priority, volumes } = request;
-  if (image !== null && image !== pool?.recipe.image && !group.images.some((pattern) => glob(pattern)(image)))
-    refuse(`in image "${image}"`, `${of} may use only ${[...group.images, 'the image of the pool'].join(', ')}`, 'Omit --image.');
+  const other = whyNotImage(person, image, pool);
+  if (other !== null) refuse(`in image "${image}"`, other, 'Omit --image.');
   if (priority > 0) refuse(`with priority ${priority}`, `${of} may not go before others`, 'Omit --priority, or give one below 0.');
   if (request.attemptOf !== null) refuse('as an attempt of another', 'only another onejob submits that', 'Submit it as a job.');
   // The machines of a cloud, not this host, know where a path leads.

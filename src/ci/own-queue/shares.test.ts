@@ -252,6 +252,15 @@ describe('rights that change', () => {
     expect(next()).toBe(job);
   });
 
+  it('hold a job with an image that its group may not use any more', () => {
+    put(ada, group('lab', { images: ['debian:*'] }));
+    const job = submit(ada, { image: 'debian:12' });
+    expect(next()).toBe(job);
+    put(ada, group('lab'));
+    expect(queue.job(job)?.reason).toBe('the group "lab" of ada may use only the image of the pool');
+    expect(next()).toBe(null);
+  });
+
   it('a job is not moved where its owner may not run jobs, by nobody', () => {
     put(ada, group('lab', { pools: ['gpu'] }));
     expect(() => queue.move(submit(ada), 'more')).toThrow(expect.objectContaining({ code: 'E_API_ROLE' }));

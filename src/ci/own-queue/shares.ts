@@ -6,7 +6,7 @@ import { waitsSince } from '../../store/jobs.ts';
 import type { Store } from '../../store/store.ts';
 import { type Contender, hours, nextOf, overLimit, type Spent, spentAt, spentBy } from './fair-share.ts';
 import type { Job } from './job.ts';
-import { whyNot } from './people.ts';
+import { whyNot, whyNotImage } from './people.ts';
 import type { QueuePool } from './request.ts';
 
 interface SharesParts {
@@ -40,13 +40,15 @@ export class Shares {
 
   /** Why a job may not start now though it waits for nothing else, as a sentence; null: it may. */
   whyHeld({ request }: Job): string | null {
-    const { people } = this.#parts;
-    const { person: uid, pool } = request;
+    const { people, pools } = this.#parts;
+    const { person: uid, pool, image } = request;
     if (uid === undefined) return null;
     const person = people.of(uid);
     const no = whyNot(person, uid, pool);
     if (no !== null || person === null) return no;
     const { group, name } = person;
+    const other = whyNotImage(person, image, pools.get(pool));
+    if (other !== null) return other;
     if (group.cards === null && group.cardsEach === null) return null;
     const uses = [...this.#parts.active()].map((job) => ({ uid: job.request.person, cards: this.#cards(job) }));
     const sum = (isMeant: (other: number) => boolean) =>
