@@ -8,7 +8,11 @@ const { trusted, untrusted } = engineUsers;
 it.each([
   ['6.1.0-18-amd64', 0, null],
   ['5.19.0', 0, null],
-  ['5.15.0-105-generic', 0, 'the kernel of this host is 5.15.0-105-generic, and 5.19 is the first that can map the ids of their images'],
+  [
+    '5.15.0-105-generic',
+    0,
+    'the kernel of this host is 5.15.0-105-generic, and 5.19 is the first that can map the ids of their images',
+  ],
   ['6.1.0', 1000, 'onejob is not root'],
 ])('agents of a host with kernel %s, whose onejob is user %i, have ids of their own, or not: %s', (kernel, user, why) => {
   expect(idsObstacle(kernel, user)).toBe(why);
