@@ -245,7 +245,7 @@ it('names the configuration where a host can never give a pool what it asks for'
 });
 
 it.each(['E_MOUNT_MISSING', 'E_IMAGE_NOT_FOUND', 'E_IMAGE_DENIED', 'E_NETWORK_UNGUARDED', 'E_RECIPE'])(
-  '%s of what the pool names is for the owner of this host to mend',
+  '%s of what the pool names is for the owner of this host to change',
   (one) => {
     expect(judgeEnding(own(failed(one, false)), healthy).kind).toBe('configuration');
     expect(judgeEnding(own(failed(one, true)), healthy).kind).toBe('infrastructure');

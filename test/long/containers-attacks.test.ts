@@ -83,6 +83,21 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a hostile 
     180_000,
   );
 
+  test('uses up what the kernel counts by user, and its neighbour of the same pool has all of its own', async () => {
+    const eat = [
+      "perl -e '$| = 1; my (@files, @all, $keys); while ((my $one = syscall 253) >= 0) { push @files, $one }; pipe my $in, my $out;",
+      'for (1 .. 250) { my $pid = fork // last; push @all, $pid; if (!$pid) { my $name = "k$$"; syswrite $out, syscall(250, 1, $name) >= 0 ? "+" : "-"; sleep }',
+      'sysread $in, my $one, 1; $keys++ if $one eq "+" }; print scalar(@files), " inotify instances, ", $keys + 0, " keyrings\\n";',
+    ].join(' ');
+    const greedy = start(`${eat} sleep'`);
+    const { 0: taken } = await greedy.says(/^\d+ inotify instances, \d+ keyrings$/m);
+    expect(taken).not.toMatch(/\b0 /);
+    const { stdout } = await start(`${eat} kill KILL => @all'`).ended;
+    expect(stdout.trim()).toBe(taken);
+    for (const { id } of await box.home.api.jobs({ all: false, pool: null })) await box.home.cli(['cancel', id]).ended;
+    await greedy.ended;
+  }, 180_000);
+
   test('leaves files of every kind, and its next neighbour finds none of them', async () => {
     const files = [
       'mkdir many; perl -e \'for (1 .. 20000) { open my $f, ">", "many/$_" }\'',

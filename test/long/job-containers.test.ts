@@ -12,7 +12,10 @@ import { lacks } from '../support/require.ts';
 
 /** Runs a script in the container of an engine, as the sandbox's user 1000 is known there, and does not wait for it. */
 async function inEngineOf(api: Engine, id: string, script: string): Promise<void> {
-  const User = String(engineUsers.trusted.first + 1000);
+  const { Config } = (await api.ok('GET', `/containers/${id}/json`)) as {
+    readonly Config: { readonly Labels: Readonly<Record<string, string>> };
+  };
+  const User = String(Number(Config.Labels['onejob.ids']) + 1000);
   const { Id } = (await api.ok('POST', `/containers/${id}/exec`, { User, Cmd: ['sh', '-c', script] })) as { readonly Id: string };
   await api.ok('POST', `/exec/${Id}/start`, { Detach: true });
 }

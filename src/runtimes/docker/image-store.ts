@@ -1,6 +1,7 @@
 /**
  * Images for the engines of agents: volumes that all of them read and only a container of ours writes. An engine uses an image in it
- * at once, without a copy. It works because its engines have the same ids, so those of untrusted jobs have volumes of their own.
+ * at once, without a copy. On disk they belong to one user, whose ids engines have, or see in place of their own (`own-ids.ts`); untrusted
+ * jobs have volumes of their own.
  *
  * Podman reads one volume as its additional store. Docker has no such thing. So another volume has the folder of a Docker Engine that
  * was filled with the images of a pool, and a `seed`: what the engine of a job begins with. In that, the files of each layer are a

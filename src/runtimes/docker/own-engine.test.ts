@@ -126,6 +126,15 @@ it('an engine asks for no cards, also on an Engine whose images would get all', 
   expect(HostConfig.Mounts.filter(({ Target }) => Target.startsWith('/etc'))).toEqual([]);
 });
 
+it('an agent with ids of its own has them in its container, whose first program waits for them, and onejob knows them by its label', () => {
+  const user = { ...engineUsers.trusted, first: 1_900_019_712 };
+  const { Env, Labels } = engineBody(specOf({}), { ...context, user });
+  expect(Env).toEqual(expect.arrayContaining(['ENGINE_USER=engine', 'ENGINE_FIRST=1900019712']));
+  expect(outside({ uid: 1000, gid: 5 }, { Config: { User: '0', Labels } })).toEqual({ uid: 1_900_020_712, gid: 1_900_019_717 });
+  const { 'onejob.ids': _, ...older } = Labels;
+  expect(outside({ uid: 0, gid: 0 }, { Config: { User: '0', Labels: older } }).uid).toBe(engineUsers.trusted.first);
+});
+
 it('an untrusted job has other ids than a trusted one, and the image of engines has both', () => {
   const dockerfile = readFileSync(new URL('../../images/dockerfiles/engine.Dockerfile', import.meta.url), 'utf8');
   expect(dockerfile).toContain(

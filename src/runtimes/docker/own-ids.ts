@@ -116,13 +116,14 @@ export class OwnIds {
   }
 
   findings(): Finding[] {
-    const how = 'share user ids with others of the same trust, so a job can use up what the kernel counts by user for all of them:';
+    const shares = (who: string, why: string) => {
+      const so = 'A job can use up what the kernel counts by user for all of them.';
+      return fine('containers', `${who} share user ids with others of the same trust, because ${why}. ${so}`);
+    };
     const why = idsObstacle();
-    if (why !== null) return [fine('containers', `Agents with containers ${how} ${why}.`)];
-    return [
-      fine('containers', 'Each agent with containers has user ids of its own.'),
-      ...[...this.#shared].map(([pool, reason]) => fine('containers', `But those of pool ${pool} ${how} ${reason}.`)),
-    ];
+    if (why !== null) return [shares('Agents with containers', why)];
+    const own = fine('containers', 'Each agent with containers has user ids of its own.');
+    return [own, ...[...this.#shared].map(([pool, reason]) => shares(`But those of pool ${pool}`, reason))];
   }
 }
 
