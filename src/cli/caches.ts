@@ -40,8 +40,13 @@ export async function clearCaches(session: Session, name: string | undefined, fl
     ...(project !== undefined && { project }),
     ...(untrusted === true && { untrusted }),
   };
-  if (Object.keys(only).length === 0 && !all) throw wrongUsage('Cannot clear caches: it does not say which.', 'Add a name, --of, --project or --untrusted, or --all for every cache of the host.');
-  if (Object.keys(only).length > 0 && all) throw wrongUsage('Cannot clear caches: --all is every cache, and cannot be restricted.', 'Leave out --all.');
+  if (Object.keys(only).length === 0 && !all)
+    throw wrongUsage(
+      'Cannot clear caches: it does not say which.',
+      'Add a name, --of, --project or --untrusted, or --all for every cache of the host.',
+    );
+  if (Object.keys(only).length > 0 && all)
+    throw wrongUsage('Cannot clear caches: --all is every cache, and cannot be restricted.', 'Leave out --all.');
   const done = await withDaemon(session, (client) => client.call('POST /v1/caches/clear', { body: { ...only, dryRun } }));
   const what = `${plural(done.caches, 'cache')}, ${formatBytes(done.bytes)}`;
   const stays = done.inUse === 0 ? [] : [`Jobs use ${plural(done.inUse, 'other')}, which ${done.inUse === 1 ? 'stays' : 'stay'}.`];

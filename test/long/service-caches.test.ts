@@ -70,7 +70,10 @@ pools:
     const other = { ref: 'other', isProtected: false };
     expect(has(await run({ ...other, script: write('poison'), cache: cache('npm-non_protected') }))).toBe('good');
     expect(has(await run({ script: [look], cache: cache('npm-protected'), isProtected: true }))).toBe('good');
-    const [kept, ...more] = (await home.cli(['caches', '--json']).ended).stdout.trim().split('\n').map((line) => JSON.parse(line));
+    const [kept, ...more] = (await home.cli(['caches', '--json']).ended).stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
     expect([kept.name, kept.project, kept.trusted, more]).toEqual(['npm-protected', 'acme/demo', true, []]);
     expect((await home.cli(['caches', 'clear', '--project', 'acme/demo']).ended).stdout).toMatch(/^Cleared 1 cache, /);
     expect((await home.cli(['caches']).ended).stdout).toBe('There are no caches.\n');

@@ -22,13 +22,20 @@ const reader: SealedCaches = { ...own, writes: null };
 const secret = 'what the runner shows';
 const signed = `X-Amz-Credential=${encodeURIComponent(secret)}%2F20261130%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Signature=0`;
 
-async function ask(method: string, caches: SealedCaches, path: string, body?: string | Uint8Array, headers: Record<string, string> = {}) {
+async function ask(
+  method: string,
+  caches: SealedCaches,
+  path: string,
+  body?: string | Uint8Array,
+  headers: Record<string, string> = {},
+) {
   const endpoint = `http://127.0.0.1:${bench.port}`;
   const token = bench.token('caches', { rules: cacheRulesOf, endpoint, token: secret, build: null, caches });
   const answer = await fetch(`${endpoint}/${cacheRoot}/${token}/${path}`, { method, headers, ...(body !== undefined && { body }) });
   return { status: answer.status, text: await answer.text(), headers: answer.headers };
 }
-const put = (caches: SealedCaches, key: string, body = 'archive', query = signed) => ask('PUT', caches, `project/7/${key}?${query}`, body);
+const put = (caches: SealedCaches, key: string, body = 'archive', query = signed) =>
+  ask('PUT', caches, `project/7/${key}?${query}`, body);
 const get = async (caches: SealedCaches, key: string, query = signed) => {
   const { status, text } = await ask('GET', caches, `project/7/${key}?${query}`);
   return status === 200 ? text : status;
@@ -48,7 +55,8 @@ describe('a bucket', () => {
 
   it('a fork writes nothing that trusted jobs read, whatever project and key it names', async () => {
     await put(own, 'npm-protected', 'good');
-    for (const key of ['npm-protected', 'x%2F..%2Fnpm', '..%2F..%2Ftrusted%2Fnpm', '%252e%252e/npm']) await put(fork, key, 'poison');
+    for (const key of ['npm-protected', 'x%2F..%2Fnpm', '..%2F..%2Ftrusted%2Fnpm', '%252e%252e/npm'])
+      await put(fork, key, 'poison');
     expect((await put(reader, 'npm-protected', 'poison')).status).toBe(403);
     expect(await get(own, 'npm-protected')).toBe('good');
     expect(readdirSync(join(place.path, trusted ?? '')).sort()).toEqual(['.parts', 'npm-protected']);
@@ -73,7 +81,12 @@ describe('a bucket', () => {
     const how = { method: 'PUT', body: stream, duplex: 'half' } as RequestInit;
     const token = bench.token('caches', { rules: cacheRulesOf, token: secret, caches: own });
     const sent = fetch(`http://127.0.0.1:${bench.port}/${cacheRoot}/${token}/project/7/npm?${signed}`, how);
-    expect(await sent.then(({ status }) => status, () => 413)).toBe(413);
+    expect(
+      await sent.then(
+        ({ status }) => status,
+        () => 413,
+      ),
+    ).toBe(413);
     expect(existsSync(join(place.path, trusted ?? '', 'npm'))).toBe(false);
     expect(await get(own, 'npm')).toBe(404);
   });

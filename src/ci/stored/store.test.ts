@@ -41,7 +41,12 @@ const keys = async () => (await listStored(join(place.path, 'kept'))).map(({ key
 
 describe('beyond the limit', () => {
   it('what was used longest ago goes first, of all trusted jobs of a service', async () => {
-    for (const [owner, key] of [[mine, 'a'], [theirs, 'b'], [mine, 'c']] as const) await put(owner, key);
+    for (const [owner, key] of [
+      [mine, 'a'],
+      [theirs, 'b'],
+      [mine, 'c'],
+    ] as const)
+      await put(owner, key);
     expect(await has(mine, 'a')).toBe(true);
     await put(mine, 'd');
     expect(await keys()).toEqual(['a', 'c', 'd']);

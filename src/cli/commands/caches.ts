@@ -33,7 +33,8 @@ Examples:
 Exit codes: 0; 1 when a job uses one of them, so that it stays, or no daemon runs here; 2 wrong usage.`)
     .does(
       wrongOrFailed,
-      async (session, name: string | undefined, flags: ClearFlags) => (await import('../caches.ts')).clearCaches(session, name, flags),
+      async (session, name: string | undefined, flags: ClearFlags) =>
+        (await import('../caches.ts')).clearCaches(session, name, flags),
       // "--json" and the like may come before "clear".
       (...given) => (given.at(-1) as Cli).optsWithGlobals(),
     );

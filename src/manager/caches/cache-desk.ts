@@ -26,7 +26,10 @@ export function createCacheDesk({ stateDir, clock, named, services }: CacheDeskP
   const folder = storedFolder(stateDir);
   const stored = () => listStored(folder);
   const all = async (signal: AbortSignal) => {
-    const own = (await named.list(signal)).map((one) => ({ view: viewOfNamed(one), clear: () => named.drop(one.place, Number.POSITIVE_INFINITY) }));
+    const own = (await named.list(signal)).map((one) => ({
+      view: viewOfNamed(one),
+      clear: () => named.drop(one.place, Number.POSITIVE_INFINITY),
+    }));
     const theirs = (await stored()).map((one) => ({
       view: viewOfStored(one),
       clear: async () => {

@@ -92,7 +92,12 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     mayTrim: (place) => isIdle(place, reconciler.slots, nameOf),
     minFree: config.diskMinFree,
   });
-  const cacheDesk = createCacheDesk({ clock, stateDir: config.stateDir, named: caches, services: config.services.map(({ name }) => name) });
+  const cacheDesk = createCacheDesk({
+    clock,
+    stateDir: config.stateDir,
+    named: caches,
+    services: config.services.map(({ name }) => name),
+  });
   const fingerprints = new Fingerprints({ log, reconciler, nameOf, images, proved: (pool) => store.provedImages.of(pool) });
   const deviceManager = await openDevices(parts, reconciler, fingerprints);
   const boundary = (name: string): void => {
