@@ -46,7 +46,7 @@ export interface FilterServerParts {
   readonly identity: Identity;
   readonly seal: Seal;
   readonly rules: ReadonlyMap<string, Rules>;
-  readonly left: Pick<OneTimeFiles, 'take'>;
+  readonly left: Pick<OneTimeFiles, 'take' | 'has'>;
   /** Absent: it keeps none. */
   readonly caches?: StoredCaches;
   readonly proxies: Proxies;
@@ -235,9 +235,10 @@ export class FilterServer {
   }
 
   async #caches({ request, response, sealed, usage }: Call, asked: FilterRequest): Promise<void> {
-    const { caches: store } = this.#parts;
-    const { caches } = sealed;
+    const { caches: store, left } = this.#parts;
+    const { caches, file } = sealed;
     if (store === undefined || caches === undefined) return this.#deny({ response, sealed, usage }, 403, 'This job has no caches.');
+    if (file === undefined || !left.has(file)) return this.#deny({ response, sealed, usage }, 401, 'The agent of this job has ended.');
     await serveCaches({ request, response, sealed, caches, asked, store });
   }
 

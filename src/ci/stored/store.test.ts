@@ -97,7 +97,7 @@ it('no key leads out of its folder, and each key is one file', async () => {
   expect(statSync(join(place.path, 'kept')).mode & 0o777).toBe(0o700);
 });
 
-it('what is no plain file is neither listed nor removed', async () => {
+it('only plain files are listed and removed', async () => {
   const at = join(place.path, 'kept', mine);
   mkdirSync(join(at, 'folder'), { recursive: true });
   writeFileSync(join(place.path, 'precious'), 'x');
