@@ -238,7 +238,8 @@ export class FilterServer {
     const { caches: store, left } = this.#parts;
     const { caches, file } = sealed;
     if (store === undefined || caches === undefined) return this.#deny({ response, sealed, usage }, 403, 'This job has no caches.');
-    if (file === undefined || !left.has(file)) return this.#deny({ response, sealed, usage }, 401, 'The agent of this job has ended.');
+    if (file === undefined || !left.has(file))
+      return this.#deny({ response, sealed, usage }, 401, 'The agent of this job has ended.');
     await serveCaches({ request, response, sealed, caches, asked, store });
   }
 
