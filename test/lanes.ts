@@ -38,7 +38,7 @@ const processes = [
   'src/ci/github/{before-job,elsewhere,shared-files,webhook}.test.ts',
   'src/ci/kit/{agent-program,released,rest}.test.ts',
   'src/ci/own-queue/script.test.ts',
-  'src/cli/{cli,completion,connect,control,dashboard,devices,first-run,follow,gitlab-scripts,gpu-leases,gpus,image,images}.test.ts',
+  'src/cli/{caches,cli,completion,connect,control,dashboard,devices,first-run,follow,gitlab-scripts,gpu-leases,gpus,image,images}.test.ts',
   'src/cli/init/{azure-drop-in,azure-pipelines,buildkite,gitea,github,gitlab}.test.ts',
   'src/cli/{jobs,logs,named-config,program,report,secret-pins,service,service-jobs,status-all,upgrade}.test.ts',
   'src/machines/boot/boot.test.ts',

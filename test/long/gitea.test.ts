@@ -229,7 +229,13 @@ call POST $at/caches/$id '{"size":5}' | head -n 1`;
     expect(said.filter((text) => text.includes('found: hello'))).toHaveLength(1);
     expect(said.join('')).not.toContain('ojf_');
     const listed = await here.home.cli(['caches', '--json']).ended;
-    expect(JSON.parse(listed.stdout)).toMatchObject({ kind: 'service', of: 'forge', name: 'npm-1', project: 'acme/cached', trusted: true });
+    expect(JSON.parse(listed.stdout)).toMatchObject({
+      kind: 'service',
+      of: 'forge',
+      name: 'npm-1',
+      project: 'acme/cached',
+      trusted: true,
+    });
   });
 
   test('a fork’s pull request is refused before any sandbox has it, with the reason in its log', async () => {

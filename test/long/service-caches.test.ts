@@ -63,6 +63,22 @@ pools:
     expect(has(await run({ script: [look], cache: cache('npm-protected'), isProtected: true }))).toBe('good');
   });
 
+  test('a named cache for each project is warm for the next job of its project only, and read-only for untrusted ones', async () => {
+    const rules = 'pipelines: ["acme/*"], branches: [main], caches: read';
+    await using home = await bench(`, standby: false, caches: ["depot:/depot"], cache_for: project, trust: { ${rules} }`);
+    await home.up();
+    const list = 'echo "has: $(ls /depot | tr "\\n" " ")"';
+    await run({ script: ['touch /depot/one'] });
+    expect(has(await run({ script: [list], project: 'acme/other' }))).toBe('');
+    expect(has(await run({ script: [list, 'if touch /depot/poison; then exit 1; fi'], ref: 'other' }))).toBe('one');
+    expect(has(await run({ script: [list] }))).toBe('one');
+    const projects = (await home.cli(['caches', '--json']).ended).stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line).project);
+    expect(projects.sort()).toEqual(['acme/demo', 'acme/other']);
+  });
+
   test('an untrusted job reads what trusted ones wrote if the config says so, and writes nothing', async () => {
     await using home = await bench(', trust: { pipelines: [acme/demo], branches: [main], caches: read }');
     await home.up();
@@ -70,7 +86,10 @@ pools:
     const other = { ref: 'other', isProtected: false };
     expect(has(await run({ ...other, script: write('poison'), cache: cache('npm-non_protected') }))).toBe('good');
     expect(has(await run({ script: [look], cache: cache('npm-protected'), isProtected: true }))).toBe('good');
-    const [kept, ...more] = (await home.cli(['caches', '--json']).ended).stdout.trim().split('\n').map((line) => JSON.parse(line));
+    const [kept, ...more] = (await home.cli(['caches', '--json']).ended).stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
     expect([kept.name, kept.project, kept.trusted, more]).toEqual(['npm-protected', 'acme/demo', true, []]);
     expect((await home.cli(['caches', 'clear', '--project', 'acme/demo']).ended).stdout).toMatch(/^Cleared 1 cache, /);
     expect((await home.cli(['caches']).ended).stdout).toBe('There are no caches.\n');

@@ -244,8 +244,28 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     },
     caches: async () => [
       ...[
-        { kind: 'named' as const, of: 'gpu', name: 'depot', agent: 'gpu.1', project: null, trusted: true, bytes: 2 ** 21, usedAt: Date.now(), inUse: true },
-        { kind: 'service' as const, of: 'lab', name: 'npm', agent: null, project: 'acme/app', trusted: false, bytes: 2 ** 20, usedAt: Date.now() - 7_200_000, inUse: false },
+        {
+          kind: 'named' as const,
+          of: 'gpu',
+          name: 'depot',
+          agent: 'gpu.1',
+          project: null,
+          trusted: true,
+          bytes: 2 ** 21,
+          usedAt: Date.now(),
+          inUse: true,
+        },
+        {
+          kind: 'service' as const,
+          of: 'lab',
+          name: 'npm',
+          agent: null,
+          project: 'acme/app',
+          trusted: false,
+          bytes: 2 ** 20,
+          usedAt: Date.now() - 7_200_000,
+          inUse: false,
+        },
       ],
     ],
     async clearCaches({ dryRun, name }) {

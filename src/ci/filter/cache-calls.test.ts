@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type FilterBench, filterBench } from '../../../test/kit/filter.ts';
 import { eachScratch } from '../../../test/support/each-scratch.ts';
+import { attempt } from '../../base/errors.ts';
 import { StoredCaches } from '../stored/store.ts';
 import { cacheRoot, cacheRules, cacheRulesOf, type SealedCaches } from './cache-calls.ts';
 
@@ -13,6 +14,7 @@ let bench: FilterBench;
 beforeEach(async () => {
   const caches = new StoredCaches(place.path, Date.now);
   bench = await filterBench(undefined, {}, { [cacheRulesOf]: cacheRules }, caches);
+  bench.left.leave('a1-caches', '');
 });
 afterEach(() => bench[Symbol.asyncDispose]());
 
@@ -30,7 +32,7 @@ async function ask(
   headers: Record<string, string> = {},
 ) {
   const endpoint = `http://127.0.0.1:${bench.port}`;
-  const token = bench.token('caches', { rules: cacheRulesOf, endpoint, token: secret, build: null, caches });
+  const token = bench.token('caches', { rules: cacheRulesOf, endpoint, token: secret, build: null, file: 'a1-caches', caches });
   const answer = await fetch(`${endpoint}/${cacheRoot}/${token}/${path}`, { method, headers, ...(body !== undefined && { body }) });
   return { status: answer.status, text: await answer.text(), headers: answer.headers };
 }
@@ -79,7 +81,7 @@ describe('a bucket', () => {
     expect((await put(own, 'npm', '')).status).toBe(413);
     const stream = new ReadableStream({ pull: (to) => to.enqueue(Buffer.alloc(64 * 1024)) });
     const how = { method: 'PUT', body: stream, duplex: 'half' } as RequestInit;
-    const token = bench.token('caches', { rules: cacheRulesOf, token: secret, caches: own });
+    const token = bench.token('caches', { rules: cacheRulesOf, token: secret, file: 'a1-caches', caches: own });
     const sent = fetch(`http://127.0.0.1:${bench.port}/${cacheRoot}/${token}/project/7/npm?${signed}`, how);
     expect(
       await sent.then(
@@ -93,6 +95,27 @@ describe('a bucket', () => {
 
   it.each(['DELETE', 'POST'])('has no %s', async (method) => {
     expect((await ask(method, own, `project/7/npm?${signed}`)).status).toBe(405);
+  });
+
+  it('an address opens nothing once its agent has ended', async () => {
+    await put(own, 'npm');
+    bench.left.forget('a1-caches');
+    expect(await get(own, 'npm')).toBe(401);
+    expect((await put(own, 'npm', 'poison')).status).toBe(401);
+  });
+
+  it('a job that ends while it writes leaves no half that takes room', async () => {
+    const stop = new AbortController();
+    const stream = new ReadableStream({ start: (to) => to.enqueue(Buffer.alloc(1024)) });
+    const token = bench.token('caches', { rules: cacheRulesOf, token: secret, file: 'a1-caches', caches: own });
+    const headers = { 'content-length': String(2 ** 20) };
+    const how = { method: 'PUT', body: stream, duplex: 'half', signal: stop.signal, headers } as RequestInit;
+    const sent = fetch(`http://127.0.0.1:${bench.port}/${cacheRoot}/${token}/project/7/npm?${signed}`, how).catch(() => null);
+    const parts = () => attempt(() => readdirSync(join(place.path, trusted ?? '', '.parts'))) ?? [];
+    await expect.poll(parts).toHaveLength(1);
+    stop.abort();
+    await sent;
+    await expect.poll(parts).toEqual([]);
   });
 
   it('no other sealed token of a job opens caches', async () => {

@@ -6,7 +6,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { pipeline } from 'node:stream/promises';
 import { z } from 'zod';
-import { attempt } from '../../base/errors.ts';
+import { attempt, codeOf } from '../../base/errors.ts';
 import { bytesOf } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import { NoRoom, type StoredCaches, type StoredPart } from '../stored/store.ts';
@@ -47,8 +47,8 @@ const no = (status: number, message: string): Answer => new Answer(status, { mes
 export async function serveCaches(call: CacheCall): Promise<void> {
   const { request, response, caches } = call;
   const done = await (caches.as === 's3' ? asBucket(call) : asActions(call)).catch((error: unknown) => {
-    if (!(error instanceof NoRoom)) throw error;
-    return no(413, `onejob does not keep this cache: ${error.message}.`);
+    if (error instanceof NoRoom) return no(413, `onejob does not keep this cache: ${error.message}.`);
+    return no(500, `The host cannot read or keep this cache (${codeOf(error) ?? 'unknown error'}).`);
   });
   if (done === null || response.headersSent) return;
   const body = done.json === null ? null : Buffer.from(JSON.stringify(done.json));
@@ -73,7 +73,10 @@ async function asBucket(call: CacheCall): Promise<Answer | null> {
   if (request.method === 'PUT') {
     if (caches.writes === null) return no(403, 'This job may not write caches.');
     const part = await store.begin(caches.writes, key, lengthOf(request), caches.limits);
-    const isWhole = await write(request, part.handle, 0, lengthOf(request)).finally(() => part.handle.close());
+    // A job that ends meanwhile leaves no half, which would take the room of others.
+    const isWhole = await write(request, part.handle, 0, lengthOf(request))
+      .catch(() => false)
+      .finally(() => part.handle.close());
     return finish(call, caches.writes, part, isWhole);
   }
   if (request.method !== 'GET') return no(405, 'There is no such call.');

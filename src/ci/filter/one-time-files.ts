@@ -3,7 +3,7 @@
  * a key of its own that only the job's sealed token contains, or the config of its agent, and it is given out once. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
-import { rmSync } from 'node:fs';
+import { existsSync, rmSync } from 'node:fs';
 import { readFile, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { attempt, codeOf } from '../../base/errors.ts';
@@ -47,6 +47,11 @@ export class OneTimeFiles {
     if (content === null) return null;
     // Of two calls only one removes it, and so gets it. `rm` would tell both that they did.
     return unlink(path).then(() => content, nullIfGone);
+  }
+
+  /** Whether it was left, and neither given out nor forgotten since. */
+  has(name: string): boolean {
+    return existsSync(this.#pathOf(name));
   }
 
   forget(name: string): void {

@@ -33,6 +33,8 @@ const filterLimits = {
   answerBytes: 16 * 1024 * 1024,
   /** Such calls of one job at a time, which bounds its memory. */
   reading: 4,
+  /** Calls of one job for caches at a time: each may look at thousands of files. */
+  caches: 8,
   /** Calls of one job at a time. */
   calls: 96,
   /** Calls of one job per second, and at once after a rest; more calls wait. */
@@ -46,7 +48,7 @@ export interface FilterServerParts {
   readonly identity: Identity;
   readonly seal: Seal;
   readonly rules: ReadonlyMap<string, Rules>;
-  readonly left: Pick<OneTimeFiles, 'take'>;
+  readonly left: Pick<OneTimeFiles, 'take' | 'has'>;
   /** Absent: it keeps none. */
   readonly caches?: StoredCaches;
   readonly proxies: Proxies;
@@ -58,6 +60,7 @@ export interface FilterServerParts {
 /** A job with calls, and for a while after its last. */
 interface Usage {
   calls: number;
+  caching: number;
   reading: number;
   readonly rate: ReturnType<typeof createRate>;
   /** Own connections: if service and filter ever read bytes differently, only this job is affected. */
@@ -159,6 +162,7 @@ export class FilterServer {
   #enter(job: string): Usage {
     const usage = this.#usages.get(job) ?? {
       calls: 0,
+      caching: 0,
       reading: 0,
       rate: createRate(this.#limits.perSecond, this.#limits.burst),
       outbound: createOutbound(this.#parts.proxies),
@@ -235,10 +239,16 @@ export class FilterServer {
   }
 
   async #caches({ request, response, sealed, usage }: Call, asked: FilterRequest): Promise<void> {
-    const { caches: store } = this.#parts;
-    const { caches } = sealed;
+    const { caches: store, left } = this.#parts;
+    const { caches, file } = sealed;
     if (store === undefined || caches === undefined) return this.#deny({ response, sealed, usage }, 403, 'This job has no caches.');
-    await serveCaches({ request, response, sealed, caches, asked, store });
+    if (file === undefined || !left.has(file))
+      return this.#deny({ response, sealed, usage }, 401, 'The agent of this job has ended.');
+    if (usage.caching >= this.#limits.caches) return refuse(response, 503, 'Too many concurrent calls for caches.');
+    usage.caching += 1;
+    await serveCaches({ request, response, sealed, caches, asked, store }).finally(() => {
+      usage.caching -= 1;
+    });
   }
 
   /** Refuses, and logs each reason once per job: that shows jobs that try their token elsewhere. */

@@ -105,6 +105,9 @@ const silence = 5_000;
 /** ms to end waiting jobs when the manager ends. */
 const leaving = 5_000;
 
+/** Of the file that is there as long as an agent may ask for caches. */
+const cachesOf = (file: string): string => `${file}-caches`;
+
 /** Letters of what an agent said. */
 const longestWords = 300;
 
@@ -169,6 +172,7 @@ export class LateBound<G, K> {
       listen: (agent) => (line) => this.#heard(agent, line),
       deregister: async ({ agent }) => {
         this.#parts.left.forget(this.#fileOf(agent));
+        this.#parts.left.forget(cachesOf(this.#fileOf(agent)));
         return { ran: null };
       },
       retire: async () => null,
@@ -444,6 +448,8 @@ export class LateBound<G, K> {
       const own = way.ca === null ? this.#cachesFor(admission, given) : null;
       if (own === null) return null;
       const endpoint = way.origin;
+      // Only its being there counts: the token opens nothing once the agent has ended.
+      this.#parts.left.leave(cachesOf(file), '');
       const sealed = seal.close({
         rules: cacheRulesOf,
         endpoint,
@@ -451,6 +457,7 @@ export class LateBound<G, K> {
         use: 'caches',
         job: about.job,
         build: null,
+        file: cachesOf(file),
         until,
         caches: { as, ...own },
       });

@@ -60,6 +60,16 @@ describe('beyond the limit', () => {
     expect(await keys()).toEqual(['a', 'w', 'y', 'z']);
   });
 
+  it('a thousand archives of untrusted jobs are enough, however small they are', async () => {
+    const at = join(place.path, 'kept', fork);
+    mkdirSync(at, { recursive: true });
+    for (let n = 0; n < 1_000; n += 1) writeFileSync(join(at, `k${n}`), 'x');
+    await put(mine, 'a', 10);
+    expect(await keys()).toHaveLength(1_001);
+    await put(fork, 'new', 10);
+    expect(await keys()).toHaveLength(1_001);
+  });
+
   it('one is refused that is too large alone, or would leave the disk too little', async () => {
     await put(mine, 'a');
     await expect(store.begin(mine, 'b', 101 * KiB, limits)).rejects.toThrow(NoRoom);
@@ -97,7 +107,7 @@ it('no key leads out of its folder, and each key is one file', async () => {
   expect(statSync(join(place.path, 'kept')).mode & 0o777).toBe(0o700);
 });
 
-it('what is no plain file is neither listed nor removed', async () => {
+it('only plain files are listed and removed', async () => {
   const at = join(place.path, 'kept', mine);
   mkdirSync(join(at, 'folder'), { recursive: true });
   writeFileSync(join(place.path, 'precious'), 'x');

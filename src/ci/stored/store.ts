@@ -37,8 +37,8 @@ export interface StoredCache extends StoredOwner {
   readonly isPart: boolean;
 }
 
-/** Archives that may be kept by the trusted jobs of a service together, and by its untrusted ones: each costs a look when one is written. */
-const most = 10_000;
+/** Archives that the trusted jobs of a service may keep together, and its untrusted ones: each costs a look when one is written. */
+const [most, mostUntrusted] = [10_000, 1_000];
 /** ms after which a half archive that nobody writes to is removed. */
 const abandoned = 3_600_000;
 const parts = '.parts';
@@ -197,9 +197,10 @@ export class StoredCaches {
     const isUntrusted = (one: string): boolean => one.startsWith(untrustedPrefix);
     const all = await listStored(this.#folder, service);
     const own = all.filter((one) => isUntrusted(one.trust) === isUntrusted(trust));
+    const number = isUntrusted(trust) ? mostUntrusted : most;
     const old = this.#now() - abandoned;
     let [left, count] = [own.reduce((sum, one) => sum + one.bytes, 0), own.length];
-    const isFull = (): boolean => left + bytes > limits.bytes || count >= most;
+    const isFull = (): boolean => left + bytes > limits.bytes || count >= number;
     for (const one of own.sort((a, b) => a.usedAt - b.usedAt)) {
       if (one.isPart ? one.wroteAt > old : !isFull()) continue;
       left -= await removeStored(this.#folder, [one]);

@@ -22,6 +22,9 @@ export interface CacheDesk {
   makeRoom(signal: AbortSignal): Promise<void>;
 }
 
+/** ms after which a half archive is removed: its agent was killed. */
+const halfAfter = 86_400_000;
+
 export function createCacheDesk({ stateDir, clock, named, services }: CacheDeskParts): CacheDesk {
   const folder = storedFolder(stateDir);
   const stored = () => listStored(folder);
@@ -56,8 +59,8 @@ export function createCacheDesk({ stateDir, clock, named, services }: CacheDeskP
     async tidy() {
       await named.tidy();
       const now = clock.wall();
-      const isOver = ({ service, usedAt }: StoredCache) =>
-        now - usedAt > (services.includes(service) ? unusedAfter : unwantedAfter);
+      const isOver = ({ service, usedAt, isPart }: StoredCache) =>
+        now - usedAt > (isPart ? halfAfter : services.includes(service) ? unusedAfter : unwantedAfter);
       await removeStored(folder, (await stored()).filter(isOver));
     },
     async makeRoom(signal) {
