@@ -71,7 +71,7 @@ const processes = [
 /** Short ones that take a minute or more together: acceptance has them, and the gate stays small. */
 const slow = [
   'web/test/{daemon,dashboard,docs,impostor}.test.ts',
-  'test/e2e/{cloud-command,hold,hosts,kept-port}.test.ts',
+  'test/e2e/{cloud-command,cloud-program,hold,hosts,kept-port}.test.ts',
   'test/mutants/main.test.ts',
 ];
 

@@ -36,7 +36,12 @@ export const rooms: readonly Room[] = [
   room('runtimes', 'Turns a recipe into a sandbox at the gate, and lets one script in.', 'gate.ts', 'choose.ts'),
   room('images', 'Chooses, builds and keeps the images of pools.', 'choose.ts', 'builder.ts'),
   room('logs', 'Follows sandboxes, removes the gate’s lines, counts what it leaves out.', 'followers.ts', 'log-file.ts'),
-  room('clouds', 'AWS, Google Cloud and Azure over their REST APIs, and any other by a program. They keep no state.', 'types.ts', 'kit/caller.ts'),
+  room(
+    'clouds',
+    'AWS, Google Cloud and Azure over their REST APIs, and any other by a program. They keep no state.',
+    'types.ts',
+    'kit/caller.ts',
+  ),
   room(
     'ci',
     'CI services and the own queue. A service never knows which runtime it has.',

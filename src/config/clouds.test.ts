@@ -93,6 +93,8 @@ it('machines may join through the cloud', async () => {
   expect((await folder.check(config(usual, more))).join('\n')).toMatch(
     /hosts\.burst\.pools\.gpu\.service: is own, but .* need "join\.listen"/,
   );
+  const program = serving.replace(clouds, 'clouds: { aws: { type: command, program: /etc/onejob/provider } }');
+  expect((await folder.check(program)).join('\n')).toMatch(/hosts\.burst\.cloud: is of type command, .*write "join\.listen"/);
   const { config: loaded } = await folder.load(serving);
   expect(loaded.join).toMatchObject({ listen: null, url: null, tls: null, package: 'https://example.org/onejob.tgz' });
 });

@@ -91,6 +91,7 @@ const inside: Record<string, (key: string) => string> = {
 const needed: Readonly<Record<string, string>> = {
   aws: 'region: us-west-2, scheduler_role: "arn:aws:iam::123456789012:role/onejob"',
   gcp: 'project: acme-ci, region: us-central1',
+  command: 'program: /etc/onejob/provider',
   azure:
     'subscription: 5b1e2a34-7c1f-4d0e-9a2b-0c6d8e1f2a3b, location: westeurope, subnet: "/subscriptions/5b1e2a34-7c1f-4d0e-9a2b-0c6d8e1f2a3b/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/s"',
 };

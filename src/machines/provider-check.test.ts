@@ -6,13 +6,13 @@ import { checkProvider } from './provider-check.ts';
 
 type Instead = NonNullable<NonNullable<Parameters<typeof commandWorld>[0]>['instead']>;
 
-async function checked(instead: Instead = () => null, config = commandConfig) {
+async function checked(instead: Instead = () => null, config = commandConfig, stop = new AbortController()) {
   const { clock, parts, run, calls } = commandWorld({ instead });
   const told: AcceptanceStep[] = [];
   const seen = {
     clock,
     waits: () => {},
-    signal: new AbortController().signal,
+    signal: stop.signal,
     ended: async (step: AcceptanceStep) => void told.push(step),
   };
   const steps = await checkProvider({ config, parts, run, ...seen });
@@ -77,4 +77,21 @@ test.each(mistakes)('a mistake in "%s" is told', async (step, evidence, instead)
   expect((await checked(instead)).failed).toContainEqual(
     expect.objectContaining({ step, evidence: expect.stringMatching(evidence) }),
   );
+});
+
+test('an interruption ends it with what it has tried', async () => {
+  const stop = new AbortController();
+  const { steps } = await checked(
+    ({ verb }) => {
+      if (verb === 'destroy') stop.abort();
+      return null;
+    },
+    commandConfig,
+    stop,
+  );
+  expect(steps.at(-1)).toMatchObject({
+    step: 'the list of an owner who has nothing',
+    result: 'failed',
+    evidence: 'It was interrupted.',
+  });
 });

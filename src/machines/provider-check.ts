@@ -10,7 +10,7 @@ import type { CloudParts } from '../clouds/kit/caller.ts';
 import { brief } from '../http/exchange.ts';
 import type { Cloud } from '../ports/cloud.ts';
 import { acceptanceOwner } from './acceptance.ts';
-import { type AcceptanceStep, Steps, type StepsParts, Unmet } from './acceptance-steps.ts';
+import { type AcceptanceStep, Over, Steps, type StepsParts, Unmet } from './acceptance-steps.ts';
 
 export interface ProviderCheckParts extends Omit<StepsParts, 'keepGoing'> {
   readonly config: CommandConfig;
@@ -88,11 +88,19 @@ export async function checkProvider({ config, parts, run = runProgram, ...rest }
 }
 
 async function tried(steps: Steps, trials: readonly Trial[]): Promise<readonly AcceptanceStep[]> {
-  for (const [step, expected, look] of trials)
-    await steps.step(step, async () => {
+  for (const [step, expected, look] of trials) {
+    const trying = steps.step(step, async () => {
       const got = await look().catch((error: unknown) => brief(messageOf(error)));
       if (got === null) return `Expected ${expected}; that came.`;
       throw new Unmet(`Expected ${expected}; got ${got.replace(/\.$/, '')}.`);
     });
+    // It was interrupted.
+    if ((await trying.catch(isOver)) === null) break;
+  }
   return steps.done;
+}
+
+function isOver(error: unknown): null {
+  if (error instanceof Over) return null;
+  throw error;
 }

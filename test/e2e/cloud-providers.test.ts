@@ -2,15 +2,14 @@
  * The programs in `examples/cloud-providers`, run as they are by the adapter and by `onejob cloud check-provider`, with a stand-in for
  * what they call. What the stand-ins answer is from public sources:
  *
- * Incus: fields of an instance from shared/api/instance.go of lxc/incus, and what a member of a cluster that is away looks like from
- * cmd/incusd/instances_get.go; words of errors from its issue 3477.
+ * Incus: see `test/support/incus-lab.ts`.
  * OpenStack: doc/api_samples/servers (v2.47, v2.69) and api-guide/source/down_cells.rst of openstack/nova,
  * api-ref/source/v3/samples/admin/auth-application-credential-response.json of openstack/keystone, and the words of a quota from
  * issue 2912 of gophercloud/gophercloud.
  */
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
@@ -22,6 +21,7 @@ import { orderOf } from '../kit/azure-cloud.ts';
 import { commandConfig } from '../kit/command-cloud.ts';
 import { planOf } from '../kit/gcp.ts';
 import { testContext } from '../support/cli-context.ts';
+import { incusLab, incusProvider } from '../support/incus-lab.ts';
 import { scratch } from '../support/scratch.ts';
 
 const folder = scratch();
@@ -42,53 +42,10 @@ const order = (cloud: ReturnType<typeof opened>) =>
     userData: '#cloud-config\n# onejob-join-token\n',
   });
 
-/** A command `incus` that keeps its instances in a folder, and its words in `calls`. */
-const incus = `#!${process.execPath}
-const { appendFileSync, existsSync, readFileSync, readdirSync, rmSync, writeFileSync } = require('node:fs');
-const state = process.env.HOME, args = process.argv.slice(2);
-appendFileSync(state + '/calls', JSON.stringify(args) + '\\n');
-const fail = (text) => { process.stderr.write('Error: ' + text + '\\n'); process.exit(1); };
-const of = (name) => state + '/vm-' + name.replace('lab:', '');
-const empty = { architecture: '', config: null, devices: null, ephemeral: false, profiles: null, stateful: false, description: '',
-  created_at: '0001-01-01T00:00:00Z', last_used_at: '0001-01-01T00:00:00Z', project: 'default', type: 'virtual-machine', backups: null, state: null, snapshots: null };
-if (existsSync(state + '/away')) fail('Get "https://10.0.0.1:8443": connection refused');
-switch (args[0] + ' ' + args[1]) {
-  case 'profile list':
-    console.log(JSON.stringify(['default', 'gpu-large'].map((name) => ({ name, description: '', config: {}, devices: {} }))));
-    break;
-  case 'list lab:':
-    console.log(JSON.stringify([
-      { ...empty, name: 'somebodys', status: 'Running', status_code: 103, location: 'none', config: { 'user.onejob-owner': 'lab-1' } },
-      ...readdirSync(state).filter((file) => file.startsWith('vm-')).map((file) => JSON.parse(readFileSync(state + '/' + file))),
-    ]));
-    break;
-  case 'delete --force':
-    rmSync(of(args[2]));
-    break;
-  case 'console ' + args[1]:
-    if (!existsSync(of(args[1]))) fail('Instance not found');
-    console.log('Console log:\\n\\n[    1.0] hello');
-    break;
-  default: {
-    if (args[0] !== 'launch' || args[2] === undefined) fail('unknown command');
-    if (args[1] === 'images:nothing') fail("Failed instance creation: Failed getting remote image info: Failed getting image: The requested image couldn't be found");
-    const { config } = JSON.parse(readFileSync(0, 'utf8'));
-    const name = args[2].replace('lab:', '');
-    const isFull = existsSync(state + '/full');
-    const instance = { ...empty, architecture: 'x86_64', name, config, ephemeral: true, profiles: ['default', 'gpu-large'], location: 'node1' };
-    writeFileSync(of(name), JSON.stringify({ ...instance, ...(isFull ? { status: 'Stopped', status_code: 102 } : { status: 'Running', status_code: 103 }) }));
-    if (isFull) fail('Failed to start device "gpu": it is in use');
-  }
-}
-`;
-
 function lab() {
-  const home = join(folder.path, `lab-${Math.random()}`);
-  mkdirSync(join(home, 'bin'), { recursive: true });
-  writeFileSync(join(home, 'bin/incus'), incus);
-  chmodSync(join(home, 'bin/incus'), 0o755);
-  const variables = { PATH: `${home}/bin:${process.env.PATH}`, HOME: home };
-  return { home, variables, cloud: opened({ program: join(programs, 'incus-provider'), options: { remote: 'lab' } }, variables) };
+  const { home, path } = incusLab(folder.path);
+  const variables = { PATH: path, HOME: home };
+  return { home, variables, cloud: opened({ program: incusProvider, options: { remote: 'lab' } }, variables) };
 }
 
 describe.skipIf(!hasPython)('incus-provider', { timeout: 120_000 }, () => {
@@ -137,13 +94,17 @@ describe.skipIf(!hasPython)('incus-provider', { timeout: 120_000 }, () => {
 
   test('passes "onejob cloud check-provider", which says what it tried', async () => {
     const { home, variables } = lab();
-    const args = ['cloud', 'check-provider', join(programs, 'incus-provider'), '--manager-only', '--option', 'remote=lab'];
+    const args = ['cloud', 'check-provider', incusProvider, '--manager-only', '--option', 'remote=lab'];
     const typed = testContext([...args, '--json'], home, { variables });
     expect(await runCli(typed.context), typed.stdout()).toBe(0);
-    const steps = typed.stdout().trim().split('\n').map((line) => JSON.parse(line));
+    const steps = typed
+      .stdout()
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
     expect(steps).toHaveLength(9);
     expect(steps[0]).toMatchObject({
-      program: join(programs, 'incus-provider'),
+      program: incusProvider,
       step: 'a verb that does not exist',
       result: 'ok',
       evidence: 'Expected exit code 64 and no output; that came.',
@@ -177,7 +138,9 @@ async function openstack() {
     const body = Buffer.concat(await request.toArray()).toString();
     bodies.push(body);
     const say = (status: number, answer: unknown, headers = {}): void => {
-      response.writeHead(status, { 'Content-Type': 'application/json', ...headers }).end(answer === null ? '' : JSON.stringify(answer));
+      response
+        .writeHead(status, { 'Content-Type': 'application/json', ...headers })
+        .end(answer === null ? '' : JSON.stringify(answer));
     };
     const { pathname, searchParams } = new URL(request.url ?? '', url);
     const [, id = ''] = /^\/compute\/v2\.1\/servers\/([^/]+)/.exec(pathname) ?? [];
@@ -186,22 +149,35 @@ async function openstack() {
       const compute = { region_id: 'RegionOne', region: 'RegionOne', interface: 'public', url: `${url}/compute/v2.1`, id: 'a7' };
       const catalog = [{ endpoints: [compute, { ...compute, interface: 'admin' }], type: 'compute', id: '40', name: 'nova' }];
       if (isKnown) return say(201, { token: { methods: ['application_credential'], catalog } }, { 'X-Subject-Token': 'a-token' });
-      return say(401, { error: { code: 401, message: 'The request you have made requires authentication.', title: 'Unauthorized' } });
+      return say(401, {
+        error: { code: 401, message: 'The request you have made requires authentication.', title: 'Unauthorized' },
+      });
     }
-    if (request.headers['x-auth-token'] !== 'a-token' || request.headers['openstack-api-version'] !== 'compute 2.69') return say(401, {});
+    if (request.headers['x-auth-token'] !== 'a-token' || request.headers['openstack-api-version'] !== 'compute 2.69')
+      return say(401, {});
     if (pathname.endsWith('/flavors')) return say(200, { flavors: [{ id: '7', name: 'gpu-large', links: [] }] });
     if (pathname.endsWith('/servers/detail')) {
       // One on each page.
       const all = [...servers.values()];
       const from = all.findIndex((one) => one.id === searchParams.get('marker')) + 1;
       const link = { href: `${url}/compute/v2.1/servers/detail?marker=${all[from]?.id}`, rel: 'next' };
-      return say(200, { servers: [...(mood.cellDown && from === 0 ? [bare()] : []), ...all.slice(from, from + 1)], ...(from + 1 < all.length && { servers_links: [link] }) });
+      return say(200, {
+        servers: [...(mood.cellDown && from === 0 ? [bare()] : []), ...all.slice(from, from + 1)],
+        ...(from + 1 < all.length && { servers_links: [link] }),
+      });
     }
     if (pathname.endsWith('/servers') && request.method === 'POST') {
-      if (mood.quota) return say(403, { forbidden: { code: 403, message: 'Quota exceeded for instances: Requested 1, but already used 10 of 10 instances' } });
+      if (mood.quota)
+        return say(403, {
+          forbidden: { code: 403, message: 'Quota exceeded for instances: Requested 1, but already used 10 of 10 instances' },
+        });
       const { server } = JSON.parse(body);
       const made = { ...server, id: `f5dc173b-6804-445a-a6d8-00000000000${servers.size}`, status: 'ACTIVE' };
-      if (mood.noHost) Object.assign(made, { status: 'ERROR', fault: { code: 500, message: 'No valid host was found. There are not enough hosts available.' } });
+      if (mood.noHost)
+        Object.assign(made, {
+          status: 'ERROR',
+          fault: { code: 500, message: 'No valid host was found. There are not enough hosts available.' },
+        });
       servers.set(made.id, made);
       return say(202, { server: { id: made.id, 'OS-DCF:diskConfig': 'AUTO', adminPass: '6NpUwoz2QDRN', links: [] } });
     }

@@ -71,7 +71,7 @@ describe('the end', () => {
   test.each([
     ['later', '{"ends": 99999999999}', 'E_CLOUD_END'],
     ['missing', '{}', 'E_CLOUD_ANSWER'],
-  ])('that is %s is none', async (_, text, code) => {
+  ])('that is %s does not count', async (_, text, code) => {
     const world = commandWorld({ instead: () => ended(0, text) });
     expect((await failure(world.cloud.setEnd(order(world), never, signal))).code).toBe(code);
   });
@@ -109,7 +109,7 @@ describe('a list', () => {
     ['a text', 'x'],
     ['null', null],
     ['things of another shape', { things: {} }],
-  ])('that is %s is no list', async (_, answer) => {
+  ])('that is %s does not count as a list', async (_, answer) => {
     const error = await failure(listed(answer));
     expect([error.code, error.retry]).toEqual(['E_CLOUD_ANSWER', true]);
   });

@@ -108,8 +108,7 @@ export class Program {
     const secrets = await this.#secrets();
     const input = JSON.stringify({ version: protocol, verb, ...request, options, secrets });
     const end = await this.#run([program, verb], input, { ...this.#parts, timeout }, signal);
-    const said = safeWords(end.stderr, input, Object.values(secrets));
-    if (end.why !== null) throw refusal(end, { program, doing, makes, said, isStopped: signal.aborted });
+    if (end.why !== null) throw this.#refusal(end, how, safeWords(end.stderr, input, Object.values(secrets)));
     const found = answer.safeParse(end.stdout.trim() === '' ? {} : jsonOf(end.stdout));
     if (found.success) return found.data;
     const [issue] = found.error.issues;
@@ -119,6 +118,23 @@ export class Program {
     throw new CloudError('E_CLOUD_ANSWER', message, { retry: true, isAmbiguous: makes, hint });
   }
 
+  #refusal({ code, why, isUnstarted }: ProgramEnd, { doing, makes = false }: Omit<Call<z.ZodType>, 'answer'>, said: string) {
+    const { program } = this.#config;
+    if (isUnstarted) {
+      const hint = 'Check "program" of the cloud: the user that onejob runs as must be able to run it.';
+      return new CloudError('E_CLOUD_REQUEST', `Cannot ${doing}: ${why}.`, { hint });
+    }
+    const words = said === '' ? '' : ` It said: ${said}`;
+    const [kind, meaning, retry] = exits[code ?? 0] ?? [code === null ? 'E_CLOUD_UNREACHABLE' : 'E_CLOUD_ANSWER', null, true];
+    const what = meaning === null ? `failed: ${why}.` : `ended with ${code} (${meaning}).`;
+    const isAmbiguous = makes && meaning === null;
+    return new CloudError(kind, sentence(`Cannot ${doing}: ${program} ${what}${words}`), {
+      reason: code === null ? null : String(code),
+      retry,
+      isAmbiguous,
+    });
+  }
+
   /** With their names. */
   async #secrets(): Promise<Record<string, string>> {
     const found = Object.entries(this.#config.secrets).map(
@@ -126,31 +142,6 @@ export class Program {
     );
     return Object.fromEntries(await Promise.all(found));
   }
-}
-
-interface Failed {
-  readonly program: string;
-  readonly doing: string;
-  readonly makes: boolean;
-  readonly said: string;
-  readonly isStopped: boolean;
-}
-
-function refusal({ code, why, isUnstarted }: ProgramEnd, { program, doing, makes, said, isStopped }: Failed): CloudError {
-  const words = said === '' ? '' : ` It said: ${said}`;
-  if (isUnstarted) {
-    const hint = 'Check "program" of the cloud: the user that onejob runs as must be able to run it.';
-    return new CloudError('E_CLOUD_REQUEST', `Cannot ${doing}: ${why}.`, { hint });
-  }
-  const known = exits[code ?? 0];
-  if (known !== undefined) {
-    const [kind, meaning, retry] = known;
-    const text = `Cannot ${doing}: ${program} ended with ${code} (${meaning}).${words}`;
-    return new CloudError(kind, sentence(text), { reason: String(code), retry });
-  }
-  const kind = code === null ? 'E_CLOUD_UNREACHABLE' : 'E_CLOUD_ANSWER';
-  const text = `Cannot ${doing}: ${program} failed: ${isStopped ? 'onejob is stopping' : why}.${words}`;
-  return new CloudError(kind, sentence(text), { reason: code === null ? null : String(code), retry: true, isAmbiguous: makes });
 }
 
 /** The last line of what it printed, without anything secret: a program in trouble may print what it was given. */
