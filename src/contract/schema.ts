@@ -488,9 +488,6 @@ export const prunedView = z.object({
 });
 export type PrunedView = z.infer<typeof prunedView>;
 
-/** Bytes of the tar of a workspace. */
-export const workspaceLimit = 2 * 2 ** 30;
-
 /**
  * `occupied`: a person's process uses it. `reserved`: by a person. `missing`: was leased once, and is gone. `unknown`: not in the
  * last inventory, which was incomplete. `elsewhere`: another manager of this host has it.

@@ -11,7 +11,7 @@ import { pipeline } from 'node:stream/promises';
 import { type Pack, pack } from 'tar-stream';
 import { codeOf, OnejobError } from '../base/errors.ts';
 import { formatBytes } from '../base/units.ts';
-import { workspaceLimit } from '../contract/schema.ts';
+import { workspaceLimit } from '../contract/workspace-limit.ts';
 import { systemClock } from '../system/system-clock.ts';
 import { asName, listWorkspace, unreadableFolder } from './list.ts';
 import { timeOf } from './tar-time.ts';

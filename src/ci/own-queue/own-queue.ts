@@ -8,7 +8,8 @@ import { OnejobError } from '../../base/errors.ts';
 import { type Finding, fine } from '../../base/finding.ts';
 import type { ArrayRequest, JobRequest } from '../../contract/job.ts';
 import { jobsListed } from '../../contract/manager.ts';
-import { type JobView, type JoinRequest, workspaceLimit } from '../../contract/schema.ts';
+import type { JobView, JoinRequest } from '../../contract/schema.ts';
+import { workspaceLimit } from '../../contract/workspace-limit.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type {
