@@ -8,8 +8,9 @@ import type { Counts } from '../contract/gap.ts';
 import { reloading, stopping, toErrorView } from '../contract/http-errors.ts';
 import { pagePrefix } from '../contract/job-pages.ts';
 import { type ImageService, type JobPage, jobsListed, type LogPiece, type LogSource, type Manager } from '../contract/manager.ts';
-import * as schemas from '../contract/schema.ts';
+import type * as schemas from '../contract/schema.ts';
 import { shellProtocol } from '../contract/shell-frames.ts';
+import { workspaceLimit } from '../contract/workspace-limit.ts';
 import { limited } from '../http/limited.ts';
 import { skip } from '../logs/select.ts';
 import type { LoginFor } from './access.ts';
@@ -176,7 +177,7 @@ function knownJob(manager: Manager, id: string): schemas.JobView {
 
 /** Lets `take` have the files of a request. @throws OnejobError E_WORKSPACE_TOO_LARGE */
 async function taken({ request }: Pick<ApiRequest, 'request'>, take: (files: Readable) => Promise<string>): Promise<string> {
-  const files = pipeline(request, boundedWorkspace(schemas.workspaceLimit), () => {});
+  const files = pipeline(request, boundedWorkspace(workspaceLimit), () => {});
   try {
     return await take(files);
   } catch (error) {

@@ -7,6 +7,7 @@
 
 import { randomBytes } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
+import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
 import type { Client } from '../api/client.ts';
 import { abortable } from '../base/abortable.ts';
@@ -148,7 +149,8 @@ async function sendWhenSound(
   const id = await sendWorkspace(packed, {
     client,
     cacheHome: context.environment.cacheHome,
-    daemon: remote?.shown ?? client.socket,
+    // Hosts may share the folder of a user.
+    daemon: remote?.shown ?? `${hostname()} ${client.socket}`,
     warn: (text) => output.say(text),
     progress: (sent, of) => output.progress(`sending the workspace: ${formatBytes(sent)} of ${formatBytes(of)}`),
   });

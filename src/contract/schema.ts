@@ -537,9 +537,6 @@ export const cachesClearedView = z.object({
 });
 export type CachesClearedView = z.infer<typeof cachesClearedView>;
 
-/** Bytes of the tar of a workspace. */
-export const workspaceLimit = 2 * 2 ** 30;
-
 /**
  * `occupied`: a person's process uses it. `reserved`: by a person. `missing`: was leased once, and is gone. `unknown`: not in the
  * last inventory, which was incomplete. `elsewhere`: another manager of this host has it.

@@ -10,7 +10,7 @@ import { glob } from '../base/glob.ts';
 import { run } from '../system/run.ts';
 
 /**
- * `paths`: relative to the folder, sorted. `warnings`: sentences about files that could not be listed.
+ * `paths`: relative to the folder, sorted. `seen`: what was found of some. `warnings`: sentences about files that could not be listed.
  * @throws OnejobError E_WORKSPACE_READ if the folder, or git in it, cannot be read
  */
 export async function listWorkspace(folder: string) {
@@ -25,11 +25,12 @@ export async function listWorkspace(folder: string) {
     throw new OnejobError('E_WORKSPACE_READ', `Cannot send the workspace ${top}: ${why}.`, { hint, cause: error });
   }
   const warnings: string[] = [];
-  const tracked = isBelowGit(top) ? await listGit(top, '', warnings) : null;
+  const seen = new Map<string, Stats>();
+  const tracked = isBelowGit(top) ? await listGit(top, '', warnings, seen) : null;
   // It takes minutes to see that it is too much.
   if (tracked === null && top === '/' && lookAt('/.onejobignore') === undefined) throw wholeHost();
   const paths = tracked ?? listAll(top, warnings);
-  return { paths: [...new Set(paths)].sort(), git: tracked !== null, warnings };
+  return { paths: [...new Set(paths)].sort(), seen, git: tracked !== null, warnings };
 }
 
 function wholeHost(): OnejobError {
@@ -48,7 +49,7 @@ function isBelowGit(top: string): boolean {
 }
 
 /** null if git says that this is not a repository, whatever `.git` is there. */
-async function listGit(top: string, prefix: string, warnings: string[]): Promise<string[] | null> {
+async function listGit(top: string, prefix: string, warnings: string[], seen: Map<string, Stats>): Promise<string[] | null> {
   const output = await runGit(join(top, prefix));
   if (output === null) return null;
   const found = names(output, warnings);
@@ -63,10 +64,12 @@ async function listGit(top: string, prefix: string, warnings: string[]): Promise
     // Deleted but still tracked; or its folder became a link, with something else behind it.
     const entry = isReal(dirname(path)) ? lookAt(join(top, path)) : undefined;
     if (entry === undefined) continue;
-    if (!entry.isDirectory()) paths.push(path);
-    else {
+    if (!entry.isDirectory()) {
+      paths.push(path);
+      seen.set(path, entry);
+    } else {
       // git names a submodule or nested repository, but not its contents.
-      const below = hasGit(join(top, path)) ? await listGit(top, `${path}/`, warnings) : null;
+      const below = hasGit(join(top, path)) ? await listGit(top, `${path}/`, warnings, seen) : null;
       for (const one of below ?? walk(top, path, isGit, warnings)) paths.push(one);
     }
   }

@@ -91,7 +91,7 @@ it.each([
   ['longer', (file: string) => appendFileSync(file, ' ')],
   ['empty', (file: string) => writeFileSync(file, '')],
   ['different', (file: string) => writeFileSync(file, readFileSync(file, 'utf8').replace('1024', '2048'))],
-])('one that is %s is none', (_, damage) => {
+])('one that is %s counts as missing', (_, damage) => {
   const file = memoryFile(dir.path, 'd', '/here');
   writeMemory(file, memory, Date.now());
   damage(file);

@@ -41,13 +41,13 @@ const staleAfter = 30 * 86_400_000;
 export function planOf(entries: readonly Entry[], { sent, rows }: Memory): Plan {
   const remembered = new Map(rows.map((row) => [row[0], row]));
   const used = sent.map(() => 0);
-  const same = entries.flatMap(({ path, stamp }) => {
+  const same: Row[] = [];
+  for (const { path, stamp } of entries) {
     const row = remembered.get(path);
-    if (row === undefined || row[1] !== stamp) return [];
-    const [, , at, from, to] = row;
-    used[at] = (used[at] ?? 0) + to - from;
-    return [{ path, at, from, to }];
-  });
+    if (row === undefined || row[1] !== stamp) continue;
+    used[row[2]] = (used[row[2]] ?? 0) + row[4] - row[3];
+    same.push(row);
+  }
   const worth = sent
     .map((tar, at) => ({ tar, at, used: used[at] ?? 0 }))
     .filter((one) => one.used * 2 >= one.tar[1])
@@ -55,7 +55,7 @@ export function planOf(entries: readonly Entry[], { sent, rows }: Memory): Plan 
     .slice(0, mostTars - 1);
   const places = new Map(worth.map(({ at }, place) => [at, place]));
   const known = new Map<string, Range>();
-  for (const { path, at, from, to } of same) {
+  for (const [path, , at, from, to] of same) {
     const place = places.get(at);
     if (place !== undefined) known.set(path, [place, from, to]);
   }

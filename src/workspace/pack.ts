@@ -3,7 +3,7 @@
  * point, and never followed. A file that disappears, shrinks or grows while it is read causes a warning, never a broken tar. Memory
  * holds a part of one file at a time.
  */
-import { type BigIntStats, constants, lstatSync, readFileSync, readlinkSync, type Stats } from 'node:fs';
+import { constants, lstatSync, readFileSync, readlinkSync, type Stats } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { Readable } from 'node:stream';
@@ -11,7 +11,7 @@ import { pipeline } from 'node:stream/promises';
 import { type Pack, pack } from 'tar-stream';
 import { codeOf, OnejobError } from '../base/errors.ts';
 import { formatBytes } from '../base/units.ts';
-import { workspaceLimit } from '../contract/schema.ts';
+import { workspaceLimit } from '../contract/workspace-limit.ts';
 import { systemClock } from '../system/system-clock.ts';
 import { asName, listWorkspace, unreadableFolder } from './list.ts';
 import { timeOf } from './tar-time.ts';
@@ -65,12 +65,12 @@ export async function packWorkspace(folder: string, { warn = () => {} }: { reado
 async function listEntries(folder: string, warn: Warn): Promise<ListedWorkspace> {
   const at = systemClock.wall();
   const top = resolve(folder);
-  const { paths, git, warnings } = await listWorkspace(top);
+  const { paths, seen, git, warnings } = await listWorkspace(top);
   for (const warning of warnings) warn(warning);
   const entries: Entry[] = [];
   const folders = new Set<string>();
   for (const path of paths) {
-    const entry = entryOf(top, path, false, warn);
+    const entry = entryOf(top, path, false, warn, seen.get(path));
     if (entry === null) continue;
     // Unpacking creates unnamed folders as root, and the agent's user could not write to them.
     for (const folder of newFoldersOf(path, folders)) {
@@ -84,19 +84,20 @@ async function listEntries(folder: string, warn: Warn): Promise<ListedWorkspace>
   return { top, entries, bytes, at };
 }
 
-function entryOf(top: string, path: string, isFolder: boolean, warn: Warn): Entry | null {
-  let stats: BigIntStats | undefined;
+function entryOf(top: string, path: string, isFolder: boolean, warn: Warn, seen?: Stats): Entry | null {
+  let stats = seen;
   try {
-    stats = lstatSync(join(top, path), { throwIfNoEntry: false, bigint: true });
+    stats ??= lstatSync(join(top, path), { throwIfNoEntry: false });
   } catch (error) {
     if (!skippable.has(codeOf(error))) throw unreadableFolder(join(top, path), error);
     warn(`Skipped ${path}: ${codeOf(error)}.`);
   }
   if (stats === undefined) return null;
-  const { ino, mode, mtimeNs, ctimeNs, mtimeMs, ctimeMs } = stats;
-  const size = stats.isFile() ? Number(stats.size) : 0;
-  const stamp = [ino, mode, stats.size, mtimeNs, ctimeNs].join(' ');
-  const changed = Number(mtimeMs > ctimeMs ? mtimeMs : ctimeMs);
+  const { ino, mode, mtimeMs, ctimeMs } = stats;
+  const size = stats.isFile() ? stats.size : 0;
+  // Times are exact to less than a microsecond.
+  const stamp = `${ino} ${mode} ${stats.size} ${mtimeMs} ${ctimeMs}`;
+  const changed = Math.max(mtimeMs, ctimeMs);
   return { path, isFolder, size, tarSize: tarSize(path, size), stamp, changed };
 }
 

@@ -10,7 +10,8 @@ import type { PeopleTable } from '../../config/people.ts';
 import type { ArrayRequest, JobRequest } from '../../contract/job.ts';
 import { jobsListed } from '../../contract/manager.ts';
 import type { Submitter } from '../../contract/people.ts';
-import { type JobView, type JoinRequest, type PlanLine, workspaceLimit } from '../../contract/schema.ts';
+import type { JobView, JoinRequest, PlanLine } from '../../contract/schema.ts';
+import { workspaceLimit } from '../../contract/workspace-limit.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type {

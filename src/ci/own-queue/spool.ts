@@ -105,8 +105,9 @@ export class Spool {
       if (name !== `${id}.${kind}`) continue;
       const path = join(this.#workspaces, name);
       // A link to a file that was sent long ago may be new.
-      const { mtimeMs, ctimeMs } = await stat(path);
-      if (Math.max(mtimeMs, ctimeMs) < time && !this.#isTaken(id)) await rm(path, { force: true });
+      const found = await stat(path).catch(() => null);
+      if (found === null || Math.max(found.mtimeMs, found.ctimeMs) >= time) continue;
+      if (!this.#isTaken(id)) await rm(path, { force: true });
     }
   }
 
