@@ -140,7 +140,9 @@ test.each(['refuses', 'hangs'] as const)('a card that cannot be set back is not 
   fault = how;
   const dirty = await locks.reset(card.uuid, signal);
   expect(dirty).toMatchObject({ kind: 'dirty', remedy: 'look', hint: expect.stringContaining(`nvidia-smi -i ${card.uuid} -rgc`) });
-  expect(dirty?.message).toMatch(/^Its clocks are still locked at 1410 MHz for a measurement, and could not be set back: nvidia-smi /);
+  expect(dirty?.message).toMatch(
+    /^Its clocks are still locked at 1410 MHz for a measurement, and could not be set back: nvidia-smi /,
+  );
   expect(locks.left).toHaveLength(1);
 });
 

@@ -112,12 +112,13 @@ export class Cooling {
     const seen = this.#seen(uuid, since.wall);
     const now = seen.at(-1)?.temperature ?? null;
     const known = idle(uuid);
-    if (now !== null && benchmark.cool_to === null && (known === null ? isStill(seen) : now < known || isStill(seen))) {
-      if (now !== known) learn(uuid, now);
-      return this.#open(key, null);
-    }
+    const isIdle = now !== null && benchmark.cool_to === null && ((known !== null && now < known) || isStill(seen));
+    if (isIdle && now !== known) learn(uuid, now);
     const limit = this.#limit(uuid, benchmark);
-    if (now !== null && limit !== null && now <= limit) return this.#open(key, null);
+    if (isIdle || (now !== null && limit !== null && now <= limit)) {
+      this.#open(key, null);
+      return;
+    }
     if (clock.now() - since.time < benchmark.cool_wait) return;
     const text = this.#text(uuid, benchmark, since.wall);
     log.warn('benchmark begins warm', { slot: key, reason: text });

@@ -58,7 +58,8 @@ export class Benchmarks {
   /** What the loop asks about slots, with what measurements wait for. */
   get slotDevices(): SlotDevices {
     const { slotDevices } = this.#parts.registry;
-    const whyNot = (key: string) => (this.isMeasuring(key) ? (this.#cpus?.whyNot(key) ?? this.#cooling?.whyNot(key) ?? null) : null);
+    const whyNot = (key: string) =>
+      this.isMeasuring(key) ? (this.#cpus?.whyNot(key) ?? this.#cooling?.whyNot(key) ?? null) : null;
     return { ...slotDevices, heldBack: (key) => slotDevices.heldBack(key) ?? whyNot(key) };
   }
 
@@ -118,7 +119,10 @@ export class Benchmarks {
       isAdopted ? 'onejob was restarted meanwhile, and knows nothing of the time before' : null,
       this.#cooling?.noteOf(key) ?? null,
     ];
-    return this.#parts.use.varianceOf(agent, notes.filter((note) => note !== null));
+    return this.#parts.use.varianceOf(
+      agent,
+      notes.filter((note) => note !== null),
+    );
   }
 
   close(): void {
