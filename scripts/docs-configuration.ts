@@ -79,7 +79,9 @@ export const referencePages: Readonly<Record<string, () => string>> = {
   'docs/configuration/pools.md': () =>
     page('Keys of a pool', [
       section('A pool, and `defaults`', 'Maps in `defaults` and in a pool merge key by key; other values are replaced.', poolFile),
-      ...['benchmark', 'containers', 'devices', 'image', 'kubernetes', 'slurm', 'trust', 'unsafe'].map((name) => nested(name, 'of a pool')),
+      ...['benchmark', 'containers', 'devices', 'image', 'kubernetes', 'slurm', 'trust', 'unsafe'].map((name) =>
+        nested(name, 'of a pool'),
+      ),
     ]),
   'docs/configuration/services.md': () => page('Keys of CI services', serviceSections()),
   'docs/configuration/clouds.md': () => page('Keys of runtimes and clouds', cloudSections()),

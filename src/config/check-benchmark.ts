@@ -6,8 +6,10 @@ export function checkBenchmark(pool: PoolConfig, { sound, inPool }: Checking): v
   const { agents, benchmark, devices, recipe, runtime, standby } = pool;
   if (benchmark === undefined || !sound(pool, 'benchmark', 'devices', 'agents', 'runtime', 'standby')) return;
   const refuse = (why: string): void => inPool(pool, ['benchmark'], `is set, but ${why}`);
-  if (recipe.wants !== undefined)
-    return refuse(`"runtime" is ${runtime}, which chooses devices and CPUs itself; write "runtime: docker" or "runtime: process"`);
+  if (recipe.wants !== undefined) {
+    refuse(`"runtime" is ${runtime}, which chooses devices and CPUs itself; write "runtime: docker" or "runtime: process"`);
+    return;
+  }
   if (devices.count !== 1) refuse(`"devices" is ${devices.count}, and a measurement is of one card; write "devices: 1"`);
   if (devices.share !== 1) refuse(`"share" is ${devices.share}, so other jobs would be on the card; remove "share"`);
   if (devices.mig !== false)

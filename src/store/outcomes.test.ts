@@ -47,8 +47,9 @@ function bench() {
   const dir = scratch();
   const store = openStore(dir.path);
   return {
+    store,
     table: store.outcomes,
-    save: (...all: Omit<StoredOutcome, 'seq'>[]) =>
+    save: (...all: New[]) =>
       store.transaction({ durable: false }, () => {
         for (const one of all) store.outcomes.save(one);
       }),
@@ -239,9 +240,9 @@ it('sums agree with the rows, however often jobs are recorded again', () => {
   );
 });
 
-test('the card of a measurement is in the record of its job, once its agent has ended', () => {
-  using dir = scratch();
-  using store = openStore(dir.path);
+it('the card of a measurement is in the record of its job, once its agent has ended', () => {
+  using one = bench();
+  const { store } = one;
   const spread = { min: 41, median: 60, max: 63 };
   const variance = {
     samples: 9,

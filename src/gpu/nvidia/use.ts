@@ -24,7 +24,7 @@ export const throttleReasons = ['power cap', 'hardware slowdown', 'sync boost', 
 export type ThrottleReason = (typeof throttleReasons)[number];
 
 /**
- * Bits of `nvmlClocksEventReason…` in nvml.h. The others are no slowdown: an idle card, and clocks that somebody has chosen. The
+ * Bits of `nvmlClocksEventReason…` in nvml.h. The others slow nothing down: an idle card, and clocks that somebody has chosen. The
  * hardware's slowdown (8) is set together with its reason, if it has one of these.
  */
 const bits: readonly (readonly [bit: number, reason: ThrottleReason])[] = [

@@ -162,6 +162,7 @@ describe('after a job', () => {
     clock.advance(700_000);
     cooling.check();
     device = 'GPU-0';
+    cooling.check();
     sees(70);
     expect(why()).toMatch(/^GPU-0 has 70 °C, and must cool to 43 °C/);
   });

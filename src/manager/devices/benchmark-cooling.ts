@@ -27,8 +27,8 @@ interface CoolingParts {
 
 /** °C above the idle temperature that count as cool, and by which a temperature that stays the same may differ. */
 const [margin, jitter] = [3, 1];
-/** ms for which a temperature stays the same. Samples are a few seconds apart. */
-const [still, apart] = [120_000, 10_000];
+/** ms for which a temperature stays the same. */
+const still = 120_000;
 
 interface Gate {
   isOpen: boolean;
@@ -112,12 +112,13 @@ export class Cooling {
     const seen = this.#seen(uuid, since.wall);
     const now = seen.at(-1)?.temperature ?? null;
     const known = idle(uuid);
-    if (now !== null && benchmark.cool_to === null && (known === null ? isStill(seen) : now < known || isStill(seen))) {
-      if (now !== known) learn(uuid, now);
-      return this.#open(key, null);
-    }
+    const isIdle = now !== null && benchmark.cool_to === null && ((known !== null && now < known) || isStill(seen));
+    if (isIdle && now !== known) learn(uuid, now);
     const limit = this.#limit(uuid, benchmark);
-    if (now !== null && limit !== null && now <= limit) return this.#open(key, null);
+    if (isIdle || (now !== null && limit !== null && now <= limit)) {
+      this.#open(key, null);
+      return;
+    }
     if (clock.now() - since.time < benchmark.cool_wait) return;
     const text = this.#text(uuid, benchmark, since.wall);
     log.warn('benchmark begins warm', { slot: key, reason: text });
@@ -146,15 +147,20 @@ export class Cooling {
   }
 
   #seen(uuid: DeviceId, since: number): UseSample[] {
-    return this.#parts.use.recent(uuid, since).filter(({ temperature }) => temperature !== null);
+    // One of the moment in which the job ended says how warm the card was in it.
+    return this.#parts.use.recent(uuid, since).filter(({ at, temperature }) => at > since && temperature !== null);
   }
 }
 
 /** Whether the temperature has stayed the same up to the last sample. */
 function isStill(samples: readonly UseSample[]): boolean {
   const last = samples.at(-1);
-  if (last === undefined) return false;
-  const recent = samples.filter(({ at }) => at >= last.at - still - apart);
-  const all = recent.flatMap(({ temperature }) => temperature ?? []);
-  return last.at - (recent[0]?.at ?? last.at) >= still && Math.max(...all) - Math.min(...all) <= jitter;
+  let [least, most] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  for (const { at, temperature } of samples.toReversed()) {
+    if (last === undefined || temperature === null) return false;
+    [least, most] = [Math.min(least, temperature), Math.max(most, temperature)];
+    if (most - least > jitter) return false;
+    if (last.at - at >= still) return true;
+  }
+  return false;
 }

@@ -109,7 +109,7 @@ export class Benchmarks {
     }
   }
 
-  /** How the card was during the agent's measurement; null: it is none, or the card was not asked. */
+  /** How the card was during the agent's measurement; null: nobody has asked the card, or the slot is for other jobs. */
   varianceOf({ key, devices: [uuid = ''], agent: lane }: Slot, agent: AgentId): VarianceView | null {
     if (!this.isMeasuring(key)) return null;
     const locked = this.#parts.registry.known.get(uuid)?.locked ?? null;

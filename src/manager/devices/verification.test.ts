@@ -140,7 +140,7 @@ describe('clocks of a measurement', () => {
 
   test('are set back before the device is judged', async () => {
     await look();
-    expect(await verifier.prove(slot(), 'a1', () => {}, signal)).toEqual([{ kind: 'proved', agent: 'a1' }]);
+    expect(await verifier.prove({ ...slot(), key: 'lab/1' }, 'a1', () => {}, signal)).toEqual([{ kind: 'proved', agent: 'a1' }]);
     expect(clocks).toEqual(['reset']);
     expect(put).toEqual([]);
   });
