@@ -45,6 +45,14 @@ export class JobIndex {
     return first === null ? null : this.get(first.id);
   }
 
+  /** The waiting jobs of its pool in the order in which they start. */
+  *line(pool: string): Generator<Job> {
+    for (const { id } of this.#waiting.get(pool) ?? []) {
+      const job = this.get(id);
+      if (job !== null) yield job;
+    }
+  }
+
   waiting(pool: string): number {
     return this.#waiting.get(pool)?.size ?? 0;
   }
@@ -174,6 +182,17 @@ export class WaitingJobs {
 
   head(): Waiting | null {
     return this.#order[0]?.line.jobs[0] ?? null;
+  }
+
+  /** In order. Nothing may change meanwhile. */
+  *[Symbol.iterator](): Generator<Waiting> {
+    const ranks = new Map<Line, number>();
+    for (const { line } of this.#order) {
+      const rank = ranks.get(line) ?? 0;
+      ranks.set(line, rank + 1);
+      const job = line.jobs[rank];
+      if (job !== undefined) yield job;
+    }
   }
 
   /** Adds a job; one that is already there stays where it is. */
