@@ -36,6 +36,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/dashboard.md',
       'docs/troubleshooting.md',
       'docs/gpus.md',
+      'docs/job-sizes.md',
       'docs/images.md',
       'docs/job-containers.md',
       'docs/secrets.md',
