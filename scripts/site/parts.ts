@@ -39,6 +39,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/troubleshooting.md',
       'docs/gpus.md',
       'docs/benchmark-slots.md',
+      'docs/job-sizes.md',
       'docs/images.md',
       'docs/job-containers.md',
       'docs/caches.md',

@@ -78,6 +78,9 @@ export function plannedAgents(
     occupied: new Set(),
     demands: [],
     near: () => 0,
+    endOf: () => ({ until: null, job: null, isSure: false }),
+    lineOf: () => [],
+    now: 0,
   });
   const nameOf = slotNames(config);
   const models = new Map(devices.map(({ uuid, model }) => [uuid, model]));

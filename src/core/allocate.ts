@@ -8,6 +8,7 @@
  * one.
  */
 import { type Allocatable, createLeaseTable, type Lease, type Want } from './lease.ts';
+import { type Near, place } from './place.ts';
 import type { DeviceId } from './slot.ts';
 
 /** The devices to allocate, and the existing leases. */
@@ -170,7 +171,7 @@ class Allocator<D extends Allocatable> {
     if (own.length === want.count) return own;
     const seen = kept.flatMap(({ uuid }) => this.#present.get(uuid) ?? []);
     const near = want.named !== undefined && want.count === 1 ? null : (this.#supply.near ?? null);
-    const more = pick(free, want.count - kept.length, seen, near);
+    const more = place(want.count - kept.length, free, seen, near);
     return more === null ? null : [...kept, ...more];
   }
 
@@ -238,48 +239,6 @@ function isWithin<D extends Allocatable>({ pool, agents }: Want<D>, key: string)
 
 function numberOf(key: string): number {
   return Number(/\/(\d{1,9})$/.exec(key)?.[1] ?? 0);
-}
-
-/** How well two devices work together: the higher the better, 0 for not at all. Symmetric. */
-type Near<D> = (a: D, b: D) => number;
-
-/**
- * `count` of `free` that are close together and to `kept`; null if there are not enough. Of equal choices, the one that leaves
- * other neighbours together, then the first. Without `near` simply the first devices.
- */
-function pick<D>(free: readonly D[], count: number, kept: readonly D[], near: Near<D> | null): D[] | null {
-  if (count > free.length) return null;
-  if (near === null || count <= 0 || count === free.length) return free.slice(0, Math.max(0, count));
-  // There may be too many sets to compare, so each device starts one that grows by its nearest neighbour.
-  const begins = kept.length > 0 ? [[]] : free.map((device) => [device]);
-  let best: { set: D[]; inside: number; outside: number } | null = null;
-  for (const begin of begins) {
-    const set = grow(begin, free, count, kept, near);
-    const inside = between([...kept, ...set], [...kept, ...set], near);
-    const others = free.filter((device) => !set.includes(device));
-    const outside = between(set, others, near);
-    if (best === null || inside > best.inside || (inside === best.inside && outside < best.outside))
-      best = { set, inside, outside };
-  }
-  return best?.set.toSorted((a, b) => free.indexOf(a) - free.indexOf(b)) ?? null;
-}
-
-function grow<D>(begin: readonly D[], free: readonly D[], count: number, kept: readonly D[], near: Near<D>): D[] {
-  const set = [...begin];
-  while (set.length < count) {
-    const rest = free.filter((device) => !set.includes(device));
-    const marks = rest.map((device) => between([device], [...kept, ...set], near));
-    const next = rest[marks.indexOf(Math.max(...marks))];
-    if (next === undefined) break;
-    set.push(next);
-  }
-  return set;
-}
-
-function between<D>(some: readonly D[], others: readonly D[], near: Near<D>): number {
-  let sum = 0;
-  for (const one of some) for (const other of others) if (one !== other) sum += near(one, other);
-  return sum;
 }
 
 /** Which of a pool's named devices belong to a slot: they have the order of its slots. */

@@ -1,7 +1,8 @@
-import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
+import { place } from '../core/place.ts';
 import type { Device } from './inventory.ts';
 import { cpusNear, formatCpuList, parseCpuList, parseLinks, readTopology } from './topology.ts';
 
@@ -22,7 +23,10 @@ Legend:
 const gpu = (index: number, pciId: string | null): Device => ({ vendor: 'nvidia', index, pciId }) as unknown as Device;
 
 test('links are read from the matrix, and from nothing else', () => {
-  expect([...parseLinks(table)].sort()).toEqual(['0 1', '0 3']);
+  expect([...parseLinks(table)].sort()).toEqual([
+    ['0 1', 4],
+    ['0 3', 4],
+  ]);
   expect([...parseLinks('NVIDIA-SMI has failed')]).toEqual([]);
   expect([...parseLinks('')]).toEqual([]);
 });
@@ -43,8 +47,30 @@ test('linked is nearer than the same root, that than the same node, and what is 
   plug('0000:81:00.0', 'pci0000:80', '-1');
   const [a, b, c, d, e] = ['0000:01:00.0', '0000:02:00.0', '0000:41:00.0', '0000:81:00.0', null].map((id, n) => gpu(n, id));
   if (!a || !b || !c || !d || !e) throw new Error('no cards');
-  const near = await readTopology(here.path, [a, b, c, d, e], new Set(['0 3']));
-  expect([near(a, d), near(d, a), near(a, b), near(a, c), near(c, d), near(a, e)]).toEqual([3, 3, 2, 1, 0, 0]);
+  const near = await readTopology(here.path, [a, b, c, d, e], new Map([['0 3', 4]]));
+  expect([near(a, d), near(d, a), near(a, b), near(a, c), near(c, d), near(a, e)]).toEqual([304, 304, 200, 100, 0, 0]);
+});
+
+describe('on a recorded host', () => {
+  const folder = join(import.meta.dirname, '../../test/fixtures/gpu/nvidia-smi/topo');
+  /** What jobs get one after the other, as indexes of cards; nothing is known but NVLink. */
+  const placed = async (file: string, ...counts: readonly number[]): Promise<string[]> => {
+    const links = parseLinks(readFileSync(join(folder, file), 'utf8'));
+    let free = Array.from({ length: file.includes('x8') ? 8 : 4 }, (_, n) => gpu(n, null));
+    const near = await readTopology('/nowhere', free, links);
+    return counts.map((count) => {
+      const set = place(count, free, [], near) ?? [];
+      free = free.filter((one) => !set.includes(one));
+      return set.map(({ index }) => index).join(' ');
+    });
+  };
+
+  test('a job gets cards that are all linked, by as many links as there are, and small jobs leave them to large ones', async () => {
+    expect(await placed('dgx1-v100-x8.txt', 4, 4)).toEqual(['0 1 2 3', '4 5 6 7']);
+    expect(await placed('dgx1-v100-x8.txt', 2, 2, 4)).toEqual(['0 3', '1 2', '4 5 6 7']);
+    expect(await placed('dgx1-v100-x8.txt', 1, 1, 2, 4)).toEqual(['0', '3', '1 2', '4 5 6 7']);
+    expect(await placed('r460-v100-x4.txt', 2, 2)).toEqual(['0 3', '1 2']);
+  });
 });
 
 describe('CPUs near cards', () => {

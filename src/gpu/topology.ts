@@ -11,14 +11,16 @@ import { readText } from './pci.ts';
 /** How close two devices are: more is better, 0 where unknown. Symmetric. */
 export type Near = (a: Device, b: Device) => number;
 
-const [sameNode, sameRoot, linked] = [1, 2, 3];
+const [sameNode, sameRoot, linked] = [100, 200, 300];
 
-/** `links`: pairs of indexes that NVLink connects (`parseLinks`). Reads sysfs once per card. */
-export async function readTopology(sys: string, devices: readonly Device[], links: ReadonlySet<string>): Promise<Near> {
+/** `links`: pairs of indexes that NVLink connects, with how many links (`parseLinks`). Reads sysfs once per card. */
+export async function readTopology(sys: string, devices: readonly Device[], links: ReadonlyMap<string, number>): Promise<Near> {
   const places = new Map<string, Place>();
   for (const { pciId } of devices) if (pciId !== null && !places.has(pciId)) places.set(pciId, await placeOf(sys, pciId));
   return (a, b) => {
-    if (a.index !== null && b.index !== null && a.vendor === 'nvidia' && links.has(linkOf(a.index, b.index))) return linked;
+    const isNvidia = a.vendor === 'nvidia' && b.vendor === 'nvidia';
+    const count = isNvidia && a.index !== null && b.index !== null ? links.get(linkOf(a.index, b.index)) : undefined;
+    if (count !== undefined) return linked + count;
     const [one, other] = [places.get(a.pciId ?? ''), places.get(b.pciId ?? '')];
     if (one === undefined || other === undefined) return 0;
     if (one.root !== null && one.root === other.root) return sameRoot;
@@ -41,8 +43,8 @@ async function placeOf(sys: string, pciId: string): Promise<Place> {
 }
 
 /** Pairs that NVLink connects, in a table of `nvidia-smi topo -m`: `NV4` in a GPU's row and column means four links. */
-export function parseLinks(text: string): Set<string> {
-  const links = new Set<string>();
+export function parseLinks(text: string): Map<string, number> {
+  const links = new Map<string, number>();
   let columns: (number | null)[] | null = null;
   for (const line of text.split('\n')) {
     const cells = Array.from(stripVTControlCharacters(line).split('\t'), (cell) => cell.trim());
@@ -54,7 +56,8 @@ export function parseLinks(text: string): Set<string> {
     }
     cells.forEach((cell, at) => {
       const other = columns?.[at] ?? null;
-      if (other !== null && /^NV\d+$/.test(cell)) links.add(linkOf(row, other));
+      const count = /^NV(\d+)$/.exec(cell)?.[1];
+      if (other !== null && count !== undefined) links.set(linkOf(row, other), Number(count));
     });
   }
   return links;

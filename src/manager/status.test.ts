@@ -114,6 +114,20 @@ describe('slots and their devices', () => {
     expect(planLines(parts(loop(passing).reconciler))).toEqual([]);
   });
 
+  test('a job that needs several devices says so also while smaller ones have all agents', () => {
+    const lab = devicePool('lab', { standby: false, agents: 'per-device' });
+    let next: { job: string; count: number; lasts: null } = { job: 'small', count: 1, lasts: null };
+    host[Symbol.dispose]();
+    host = new DeviceHost({ pools: [lab], waiting: () => ({ turn: next.job, devices: next.count }), lineOf: () => [next] });
+    host.sees([gpu(0), gpu(1)]);
+    host.runs('lab/1', 'a1');
+    host.runs('lab/2', 'a2');
+    expect(why(lab)).toBeNull();
+    next = { ...next, job: 'large', count: 2 };
+    host.registry.demandChanged('lab');
+    expect(why(lab)).toBe('job large waits for 2 devices: none is free; nobody knows until when, as job j1 has no time limit');
+  });
+
   test('a pool that waits for a lease says how long, and after which other pools', () => {
     const pools = ['lab', 'other', 'third'].map((name) => devicePool(name, { standby: false, agents: 1 }));
     const turns = new Map([['other', 'o']]);

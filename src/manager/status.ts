@@ -113,7 +113,9 @@ export function waitingReason(
   if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
   if (pool.rollout.update !== null && !pool.rollout.canGoBack) return pool.rollout.update.text;
-  return devicesReason(reconciler, pool) ?? preparing(reconciler, pool, noteOf);
+  // Agents may be busy or under way for jobs that need fewer.
+  const waits = pool.devices.waitText?.(poolName) ?? null;
+  return waits ?? devicesReason(reconciler, pool) ?? preparing(reconciler, pool, noteOf);
 }
 
 /** Null if no slot without an agent has a sandbox under way. */

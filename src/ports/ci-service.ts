@@ -237,6 +237,10 @@ export interface JobSource {
   rolledBack(): void;
   /** How many devices a waiting job asks for; null: as many as its pool gives. */
   devicesFor?(job: JobId): number | null;
+  /** The pool's waiting jobs, the next one first. A service with it lets any of them be started. */
+  line?(pool: string): Iterable<Reserved & { readonly devices: number | null }>;
+  /** A job that waits in the pool, whatever its place; null: it does not. With `line`. */
+  waits?(pool: string, job: JobId): Reserved | null;
   /** The recipe of a job that brings its own; null: the pool's. */
   recipeFor?(job: JobId, pool: Recipe): Recipe | null;
   /** Whether a job itself asks for an image, if only for its pool's. Absent: none does. */

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { makeDeb } from '../../scripts/deb.ts';
+import { quoted } from '../../src/base/quoted.ts';
 import { ansiblePlaybook } from '../support/ansible.ts';
 import { type Child, startChild } from '../support/child.ts';
 import { type Guest, guest } from '../support/guest.ts';
@@ -43,7 +44,7 @@ exec nsenter -t "$(cat ${work}/$host.pid)" -m -p -u -i -n -r -w -- env -i PATH=/
   const package_ = (of: string): string =>
     at('release', readdirSync(at('release')).find((name) => name.startsWith(`onejob_${of}_`)) ?? '');
 
-  function play(package_: string, ...flags: string[]): Child {
+  function play(package_: string): Child {
     const hosts = { gpu1: {}, gpu2: {} };
     const vars = {
       onejob_package: package_,
@@ -56,7 +57,9 @@ exec nsenter -t "$(cat ${work}/$host.pid)" -m -p -u -i -n -r -w -- env -i PATH=/
     };
     writeFileSync(at('inventory.json'), JSON.stringify({ onejob: { hosts, vars } }));
     const env = { ...process.env, HOME: work, ANSIBLE_NOCOLOR: '1', ANSIBLE_ROLES_PATH: at('roles'), LC_ALL: 'C.UTF-8' };
-    return startChild(ansiblePlaybook, ['-i', at('inventory.json'), at('site.yml'), ...flags], { cwd: work, env });
+    // Its workers would wait for what may come on its input.
+    const command = [ansiblePlaybook, '-i', at('inventory.json'), at('site.yml')].map(quoted).join(' ');
+    return startChild('sh', ['-c', `exec ${command} </dev/null 2>&1 | tee -a /tmp/oj/ansible.out`], { cwd: work, env });
   }
 
   test('installs, upgrades under a job, applies what changed, and stops at the first host that is not well', async () => {

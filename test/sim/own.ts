@@ -69,6 +69,8 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   let cancelled = 0;
   let timedOut = 0;
   let lost = 0;
+  let passed = 0;
+  let several = 0;
 
   const mayEnd = (id: string, wanted: Wanted): boolean => {
     if (wanted.isCancelled || wanted.mayBeStopped || engine.lost.has(id)) return true;
@@ -90,6 +92,10 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
       if (sandbox.job === null) return;
       if (/^[0-9a-f]{12}$/.test(sandbox.job) && !jobs.has(sandbox.job))
         broken.push(`S3: job ${sandbox.job} begins, and nobody handed it in`);
+      const asked = jobs.get(sandbox.job)?.request.devices ?? null;
+      if (asked !== null && sandbox.spec.devices.length !== asked)
+        broken.push(`S1: job ${sandbox.job} begins with ${sandbox.spec.devices.length} devices, and asked for ${asked}`);
+      if ((asked ?? 0) > 1) several += 1;
       const before = jobs.get(sandbox.job)?.cancelled;
       if (before != null && before.agent !== sandbox.spec.agent)
         broken.push(`S7: job ${sandbox.job} begins ${time.now - before.at} ms after it was cancelled`);
@@ -100,9 +106,11 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
 
   /**
    * None is taken before one that is more urgent, or as urgent and waited longer. One with its own image passes those that wait for
-   * their pool's.
+   * their pool's. While one of these waits for more devices, those behind it pass it and each other.
    */
-  function checkOrder(id: string, { acceptedAt, request: { priority, image } }: Wanted, pool: string): void {
+  function checkOrder(id: string, { acceptedAt, request: { priority, image, devices } }: Wanted, pool: string): void {
+    const before = new Set<string>();
+    let waitsForMore = false;
     for (const other of open) {
       const one = jobs.get(other) as Wanted;
       // One that began and was lost is queued again, a moment after others perhaps.
@@ -117,10 +125,13 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
       )
         continue;
       if ((one.request.pool ?? pool) !== pool || one.request.priority < priority) continue;
-      const before = one.request.priority > priority ? time.now : acceptedAt;
+      const until = one.request.priority > priority ? time.now : acceptedAt;
       const since = Math.max(one.acceptedAt, one.backAt);
-      if (since < before - settling) broken.push(`order: job ${id} was taken before job ${other}, whose turn it was`);
+      if (since < until && (one.request.devices ?? 1) > (devices ?? 1)) waitsForMore = true;
+      if (since < until - settling) before.add(other);
     }
+    if (waitsForMore) passed += 1;
+    else for (const other of before) broken.push(`order: job ${id} was taken before job ${other}, whose turn it was`);
   }
 
   function tryToSubmit(id: string, wanted: Wanted): void {
@@ -351,6 +362,6 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
       for (const [id, { result }] of jobs) if (result === null) found.push(`S7: job ${id} has no result`);
       return found;
     },
-    counts: () => ({ jobs: jobs.size, done, cancelled, timedOut, lost }),
+    counts: () => ({ jobs: jobs.size, done, cancelled, timedOut, lost, passed, several }),
   };
 }

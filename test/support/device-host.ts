@@ -14,6 +14,7 @@ import { Reservations } from '../../src/manager/devices/device-reservations.ts';
 import { DeviceUses } from '../../src/manager/devices/device-use.ts';
 import { createDeviceViews, type DeviceAccess } from '../../src/manager/devices/device-views.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
+import type { InLine } from '../../src/manager/devices/latest-start.ts';
 import { Quarantine } from '../../src/manager/devices/quarantine.ts';
 import { createDeviceRegistry, type DeviceRegistry } from '../../src/manager/devices/registry.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
@@ -27,6 +28,8 @@ export interface DeviceHostOptions {
   readonly agents?: number | 'per-device';
   /** What pools wait for that lease for each job. Default: nothing. */
   readonly waiting?: (pool: string) => WaitingForDevices | null;
+  /** Their waiting jobs in order. Default: nobody knows. */
+  readonly lineOf?: (pool: string) => Iterable<InLine>;
 }
 
 export class DeviceHost implements Disposable {
@@ -34,6 +37,7 @@ export class DeviceHost implements Disposable {
   readonly store: Store = openStore(this.#dir.path);
   readonly #pools: readonly PoolConfig[];
   readonly #waiting: (pool: string) => WaitingForDevices | null;
+  readonly #lineOf: (pool: string) => Iterable<InLine>;
   /** 12:00 on 20 November 2026 in the host's time zone; the host was booted an hour before. */
   wall = new Date(2026, 10, 20, 12).getTime();
   now = 3_600_000;
@@ -53,8 +57,9 @@ export class DeviceHost implements Disposable {
   /** What `nvidia-smi --query-gpu` prints next. */
   usePrinted: string | null = null;
 
-  constructor({ pools, agents = 2, waiting = () => null }: DeviceHostOptions = {}) {
+  constructor({ pools, agents = 2, waiting = () => null, lineOf = () => [] }: DeviceHostOptions = {}) {
     this.#waiting = waiting;
+    this.#lineOf = lineOf;
     this.#pools = pools ?? [devicePool('lab', { agents })];
     this.clock = {
       now: () => this.now,
@@ -82,6 +87,7 @@ export class DeviceHost implements Disposable {
       locks: { take: () => null, keep() {} },
       slots: () => this.slots,
       waiting: this.#waiting,
+      lineOf: this.#lineOf,
       changed: () => {},
     });
     const recheck = async (uuid: string) => {

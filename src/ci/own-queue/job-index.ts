@@ -72,6 +72,14 @@ export class JobIndex {
     return this.#active.values();
   }
 
+  /** The waiting jobs of its pool in the order in which they start. */
+  *line(pool: string): Generator<Job> {
+    for (const { id } of this.#waiting.get(pool) ?? []) {
+      const job = this.get(id);
+      if (job !== null) yield job;
+    }
+  }
+
   /** How many jobs the pool could start now. */
   waiting(pool: string): number {
     const waiting = this.#waiting.get(pool);
@@ -218,6 +226,17 @@ export class WaitingJobs {
   lines(): (readonly Waiting[])[] {
     const lines = [...this.#lines.values()].flatMap(({ jobs, turns: [turn] }) => (turn === undefined ? [] : [{ jobs, turn }]));
     return lines.sort((a, b) => (isTurnBefore(a.turn, b.turn) ? -1 : 1)).map(({ jobs }) => jobs);
+  }
+
+  /** In order. Nothing may change meanwhile. */
+  *[Symbol.iterator](): Generator<Waiting> {
+    const ranks = new Map<Line, number>();
+    for (const { line } of this.#order) {
+      const rank = ranks.get(line) ?? 0;
+      ranks.set(line, rank + 1);
+      const job = line.jobs[rank];
+      if (job !== undefined) yield job;
+    }
   }
 
   /** Adds a job; one that is already there stays where it is. */

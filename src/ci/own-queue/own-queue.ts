@@ -13,7 +13,7 @@ import type { Submitter } from '../../contract/people.ts';
 import type { JobView, JoinRequest, PlanLine } from '../../contract/schema.ts';
 import { workspaceLimit } from '../../contract/workspace-limit.ts';
 import type { Clock } from '../../core/clock.ts';
-import type { AgentId } from '../../core/slot.ts';
+import type { AgentId, Reserved } from '../../core/slot.ts';
 import type {
   AgentContext,
   AgentFiles,
@@ -134,16 +134,26 @@ class AgentsQueue implements OwnService {
 
 function jobSource(book: JobBook, mountProblem: MountProblem, people: PeopleTable | null): OwnService['jobs'] {
   const { index, pools, teller } = book;
+  const reserved = ({ id, request, progress }: Job): Reserved => {
+    return { job: id, limit: request.timeout ?? pools.get(request.pool)?.timeout ?? null, cold: progress.cold };
+  };
+  // Where an engine grants them, they are in the recipe.
+  const devicesOf = ({ request }: Job) => (pools.get(request.pool)?.recipe.wants === undefined ? request.devices : null);
   return {
     next(pool, _slot, only) {
       const job = index.head(pool, only);
-      if (job === null) return null;
-      return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
+      return job === null ? null : reserved(job);
     },
     devicesFor(id) {
-      const request = index.get(id)?.request;
-      // Where an engine grants them, they are in the recipe.
-      return request === undefined || pools.get(request.pool)?.recipe.wants !== undefined ? null : request.devices;
+      const job = index.get(id);
+      return job === null ? null : devicesOf(job);
+    },
+    *line(pool) {
+      for (const job of index.line(pool)) yield { ...reserved(job), devices: devicesOf(job) };
+    },
+    waits(pool, id) {
+      const job = index.get(id);
+      return job === null || job.request.pool !== pool || !book.mayStart(job) ? null : reserved(job);
     },
     recipeFor(id, pool) {
       const job = index.get(id);

@@ -22,6 +22,7 @@ it('gives higher priority first, then submission order, whatever was taken out i
         }
         expect(heap.head()).toEqual(plain[0] ?? null);
         expect(heap.size).toBe(plain.length);
+        expect([...heap]).toEqual(plain);
         expect(plain.map((one) => heap.ahead(one.id))).toEqual(plain.map((_, place) => place));
         expect(heap.ahead('nobody')).toBe(0);
       });
@@ -49,6 +50,21 @@ function taken(first: readonly string[], later: readonly string[] = [], batch = 
   while (heap.size > 0) take();
   return order.join('');
 }
+
+it('lists jobs in the order in which they are taken, with users in turn', () => {
+  const heap = new WaitingJobs();
+  [...'aaabbc'].forEach((user, seq) => {
+    heap.add({ id: `${user}${seq}`, priority: 0, seq, user });
+  });
+  const listed = [...heap].map(({ id }) => id);
+  const order: string[] = [];
+  for (let head = heap.head(); head !== null; head = heap.head()) {
+    order.push(head.id);
+    heap.remove(head.id);
+  }
+  expect(listed).toEqual(order);
+  expect(order).toEqual(['a0', 'b3', 'c5', 'a1', 'b4', 'a2']);
+});
 
 it('takes users in turn, regardless of who was first and with how many jobs', () => {
   expect(taken([...'aaaaab'])).toBe('abaaaa');

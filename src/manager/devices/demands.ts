@@ -3,6 +3,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { type Pool, poolOf } from '../loop/pool.ts';
+import type { InLine } from './latest-start.ts';
 
 export interface WaitingForDevices {
   /** Keeps its pool's place in the queue. */
@@ -18,6 +19,12 @@ export function nextDemand({ service, config }: Pool, unused: number): WaitingFo
   const job = jobs.next(name, null)?.job ?? null;
   const turn = service.turn === undefined ? job : service.turn(name);
   return turn === null ? null : { turn, devices: (job === null ? null : jobs.devicesFor?.(job)) ?? devices.count };
+}
+
+/** Waiting jobs of a pool in their order, if its service tells it. */
+export function* lineOf({ service, config }: Pool): Generator<InLine> {
+  for (const { job, limit, devices } of service.jobs?.line?.(config.name) ?? [])
+    yield { job, count: devices ?? config.devices.count, lasts: limit === null ? null : limit + config.stopGrace };
 }
 
 /** `waiting`: null when a pool needs none. */

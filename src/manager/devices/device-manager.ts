@@ -23,13 +23,14 @@ import type { Fingerprints } from '../images/fingerprints.ts';
 import { isUnused, type Pool } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import { Benchmarks } from './benchmarks.ts';
-import { nextDemand, type WaitingForDevices } from './demands.ts';
+import { lineOf, nextDemand, type WaitingForDevices } from './demands.ts';
 import { Reservations } from './device-reservations.ts';
 import { DeviceUses } from './device-use.ts';
 import { createDeviceRequests, createDeviceViews, type DeviceRequests, type DeviceViews } from './device-views.ts';
 import { DeviceWatch } from './device-watch.ts';
 import { gpuDoctor } from './doctor.ts';
 import { KnownDevices } from './known-devices.ts';
+import { mayLeaseSeveral } from './partition.ts';
 import { type DeviceCheck, Quarantine } from './quarantine.ts';
 import { createDeviceRegistry, type DeviceRegistry } from './registry.ts';
 import { createRepair, type Repair } from './repair.ts';
@@ -98,7 +99,7 @@ export class DeviceManager {
       now: clock.now,
       runner: this.#tools,
       path,
-      topology: pools.some(({ devices: { count } }) => count !== 1),
+      topology: pools.some(mayLeaseSeveral),
       ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }),
     });
     this.#kernel = createKernelLog({
@@ -176,6 +177,10 @@ export class DeviceManager {
       locks: this.#locks,
       slots: () => reconciler.slots,
       waiting: (name) => this.#waiting(name),
+      lineOf: (name) => {
+        const pool = this.#poolNamed(name);
+        return pool === undefined ? [] : lineOf(pool);
+      },
       changed: (keys) => {
         for (const config of pools) if (config.agents === 'per-device') this.#grow(config);
         for (const key of keys) if (reconciler.slot(key) !== undefined) reconciler.replan(key);

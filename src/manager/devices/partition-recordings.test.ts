@@ -13,7 +13,8 @@ async function slots(file: string, devices: DeviceRequest): Promise<readonly str
   const { devices: there } = await readRecording(join(fixtures, file));
   const nothing = { leases: [], inUse: new Set<string>(), barred: new Set<string>(), occupied: new Set<string>(), demands: [] };
   const pools = [{ name: 'p', agents: 'per-device', standby: true, devices }] as const;
-  const input: PartitionInput = { ...nothing, pools, devices: there, near: () => 0 };
+  const endOf = () => ({ until: null, job: null, isSure: false });
+  const input: PartitionInput = { ...nothing, pools, devices: there, near: () => 0, endOf, lineOf: () => [], now: 0 };
   return partition(input).slots.flatMap((slot) => slot.devices.map(({ uuid }) => uuid));
 }
 

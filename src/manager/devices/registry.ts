@@ -16,10 +16,11 @@ import type { Device, Inventory } from '../../gpu/inventory.ts';
 import type { DeviceLocks } from '../../gpu/lock.ts';
 import type { Near } from '../../gpu/topology.ts';
 import type { KnownDevice } from '../../store/devices.ts';
-import type { SlotDevices } from '../loop/pool.ts';
+import { poolOf, type SlotDevices } from '../loop/pool.ts';
 import { createDemands, type WaitingForDevices } from './demands.ts';
 import type { KnownDevices } from './known-devices.ts';
-import { leaseOf, type Partition, partition } from './partition.ts';
+import { type Ending, endingOf, type InLine, waitText } from './latest-start.ts';
+import { type Ahead, leaseOf, type Partition, partition } from './partition.ts';
 
 export interface DeviceRegistry {
   /** Pools whose agents need devices, in the order of the file. */
@@ -71,6 +72,8 @@ interface DeviceRegistryParts {
   readonly slots: () => readonly Slot[];
   /** The next job of a pool that leases for each job, with the number of devices it needs; null when none waits. */
   readonly waiting: (pool: string) => WaitingForDevices | null;
+  /** Its waiting jobs in their order. Default: nobody knows. */
+  readonly lineOf?: (pool: string) => Iterable<InLine>;
   /** Called when the devices of these slots, or whether they may use them, have changed. */
   readonly changed: (keys: readonly string[]) => void;
 }
@@ -92,7 +95,9 @@ class Registry implements DeviceRegistry {
   readonly known: KnownDevices;
   inventory: Inventory | null = null;
   #near: Near = () => 0;
-  partition: Partition = { slots: [], short: [], waiting: new Set() };
+  partition: Partition = { slots: [], short: [], waiting: new Set(), waits: [], ahead: null };
+  /** By slot: jobs that go before others, until their slots are empty again. */
+  readonly #ahead = new Map<string, Ahead>();
   /** By slot. */
   readonly #assignments = new Map<string, Assignment>();
   /** Users of devices that no agent of ours uses. */
@@ -104,9 +109,15 @@ class Registry implements DeviceRegistry {
 
   readonly slotDevices: SlotDevices = {
     of: (key) => this.#devicesOf(key),
-    heldBack: (key) => (this.#assignments.get(key) ?? this.#assignmentOf(key)).heldBack,
+    heldBack: (key) => this.#lateText(key) ?? (this.#assignments.get(key) ?? this.#assignmentOf(key)).heldBack,
     lost: (key) => this.#isLost(key),
     contested: (pool) => [...this.partition.waiting].some((other) => other !== pool),
+    jobOf: (key) => this.#ahead.get(key)?.job ?? null,
+    waitText: (pool) => {
+      const { complete = false, devices = [] } = this.inventory ?? {};
+      const wait = this.partition.waits.find((one) => one.pool === pool && one.count !== 1);
+      return complete && devices.length > 0 && wait !== undefined ? waitText(wait, this.#parts.clock) : null;
+    },
   };
 
   constructor(parts: DeviceRegistryParts) {
@@ -145,8 +156,8 @@ class Registry implements DeviceRegistry {
   slotChanged(slot: Slot): void {
     const perJob = this.#isLeasedPerJob(slot.key);
     const isPreparing = perJob && slot.standby.kind === 'preparing';
-    // What comes next waits from now on.
-    if (isPreparing) this.#demands.served(slot.key, slot.standby.agent);
+    // What comes next waits from now on. What was passed waits still.
+    if (isPreparing && this.#ahead.get(slot.key)?.isBehind !== true) this.#demands.served(slot.key, slot.standby.agent);
     const freed = isEmpty(slot) && (perJob || this.#assignments.get(slot.key)?.slot?.outdated === true);
     if (freed || isPreparing) this.allocate();
     // It may have been allocated the devices that it had, which it can use only now that it is empty.
@@ -163,6 +174,8 @@ class Registry implements DeviceRegistry {
     this.known.updateLeases(allocated.slots);
     const waited = this.partition.waiting;
     this.partition = allocated;
+    for (const key of this.#ahead.keys()) if (!inUse.has(key)) this.#ahead.delete(key);
+    if (allocated.ahead !== null) this.#ahead.set(allocated.ahead.key, allocated.ahead);
     // What others wait for may be given up.
     const isNews = waited.symmetricDifference(allocated.waiting).size > 0;
     const changed = isNews ? mine.flatMap(({ key }) => (inUse.has(key) && this.#isLeasedPerJob(key) ? key : [])) : [];
@@ -189,7 +202,26 @@ class Registry implements DeviceRegistry {
       occupied: new Set([...this.#occupants.keys(), ...this.#unseen]),
       demands: this.#demands.of(this.pools),
       near: this.#near,
+      endOf: (key) => this.#endOf(key),
+      lineOf: this.#parts.lineOf ?? (() => []),
+      now: this.#parts.clock.now(),
     });
+  }
+
+  #endOf(key: string): Ending {
+    const slot = this.#inUse(key);
+    if (slot === undefined) return { until: null, job: null, isSure: false };
+    const ending = endingOf(slot, this.#parts.clock.now());
+    const ahead = this.#ahead.get(key);
+    const isBound = ahead !== undefined && ahead.lasts !== null && ahead.beginBy !== Number.POSITIVE_INFINITY;
+    return isBound && !ending.isSure ? { until: ahead.beginBy + ahead.lasts, job: ahead.job, isSure: true } : ending;
+  }
+
+  /** Why a job that goes before others must not begin any more; null if it may. */
+  #lateText(key: string): string | null {
+    const by = this.#ahead.get(key)?.beginBy ?? Number.POSITIVE_INFINITY;
+    const hasBegun = (this.#inUse(key)?.agent.kind ?? 'free') !== 'free';
+    return hasBegun || this.#parts.clock.now() <= by ? null : 'its job might end too late for the one that waits for its devices';
   }
 
   /** Takes the locks of allocated devices; true when another manager turns out to have one. */
@@ -207,16 +239,21 @@ class Registry implements DeviceRegistry {
 
   #assignmentOf(key: string): Assignment {
     const slot = this.partition.slots.find((one) => one.key === key);
-    return { slot, heldBack: this.#heldBack(slot) };
+    return { slot, heldBack: slot === undefined ? this.#noneText(poolOf(key)) : this.#heldBack(slot) };
   }
 
-  #heldBack(slot: AllocatedSlot | undefined): string | null {
+  /** Why a slot has no devices. */
+  #noneText(pool: string): string {
     const { inventory } = this;
-    if (slot === undefined) {
-      if (inventory === null) return 'the GPUs of this host have not been checked yet';
-      if (inventory.complete && inventory.devices.length === 0) return 'this host has no devices';
-      return inventory.complete ? 'no device is free for it' : 'no device is free for it, but not all could be read';
-    }
+    if (inventory === null) return 'the GPUs of this host have not been checked yet';
+    if (inventory.complete && inventory.devices.length === 0) return 'this host has no devices';
+    if (!inventory.complete) return 'no device is free for it, but not all could be read';
+    const wait = this.partition.waits.find((one) => one.pool === pool);
+    return wait === undefined ? 'no device is free for it' : waitText(wait, this.#parts.clock);
+  }
+
+  #heldBack(slot: AllocatedSlot): string | null {
+    const { inventory } = this;
     const [missing] = slot.missing;
     if (missing !== undefined) return inventory?.complete === true ? this.known.missingText(missing) : unknownText(missing);
     for (const { uuid, parent } of slot.devices) {
@@ -228,6 +265,7 @@ class Registry implements DeviceRegistry {
 
   /** null instead of an empty list: an agent must not start without its devices. */
   #devicesOf(key: string): readonly DeviceId[] | null {
+    if (this.#lateText(key) !== null) return null;
     const orNull = (uuids: readonly DeviceId[]) => (uuids.length === 0 ? null : uuids);
     // Before the first look, slots keep their devices, and empty slots get nothing.
     if (this.inventory === null) return orNull(this.#inUse(key)?.devices ?? []);

@@ -54,6 +54,33 @@ test('a pool whose agents borrow devices needs none once no job has waited for a
   expect([early, ...others].map((pool) => pool.view('p/1', host).contested)).toEqual([true, false, false, true]);
 });
 
+test('a slot with devices takes only a job that needs as many, and the one that they were leased for', () => {
+  const asks: Record<string, number | null> = { large: 4, usual: null, small: 1 };
+  let next = 'large';
+  let only: string | null = null;
+  const reserved = (job: string) => ({ job, limit: null, cold: false });
+  const jobs = {
+    next: () => reserved(next),
+    waits: (_: string, job: string) => (job === 'gone' ? null : reserved(job)),
+    devicesFor: (job: string) => asks[job] ?? null,
+  };
+  const poolWith = (count: number | 'all', standby = false) => {
+    const devices = { ...withoutDevices, of: (key: string) => (key === 'p/1' ? ['a'] : null), jobOf: () => only };
+    return poolLike({ standby, devices: { count } }, { service: { capabilities: { binds: 'late' }, jobs }, devices });
+  };
+  const job = (pool: Pool, key = 'p/1') => pool.view(key, host).waiting?.job ?? null;
+  expect(job(poolWith(1))).toBeNull();
+  expect(job(poolWith(1), 'p/2')).toBe('large');
+  expect(job(poolWith(1, true))).toBe('large');
+  next = 'usual';
+  expect([job(poolWith(1)), job(poolWith(2)), job(poolWith('all'))]).toEqual(['usual', null, 'usual']);
+  next = 'large';
+  only = 'small';
+  expect(job(poolWith(1))).toBe('small');
+  only = 'gone';
+  expect(job(poolWith(1))).toBeNull();
+});
+
 test('agents that bind early are asked of an engine while jobs wait, and are unneeded once none has waited for a while', () => {
   let waiting: number | null = 2;
   const service = { capabilities: { binds: 'early' }, jobs: null, waiting: () => waiting };

@@ -4,7 +4,7 @@ import type { ErrorCode, Failure } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { type Backoff, backoff } from '../../core/backoff.ts';
 import { leavingLimit, type PoolView } from '../../core/plan.ts';
-import type { DeviceId, Reserved, Slot } from '../../core/slot.ts';
+import type { DeviceId, JobId, Reserved, Slot } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import type { Recipe, Runtime } from '../../ports/runtime.ts';
 import { expandRecipe } from '../../schema/template.ts';
@@ -24,6 +24,10 @@ export interface SlotDevices {
   lost(key: string): boolean;
   /** Whether a job of another pool waits for devices. */
   contested(pool: string): boolean;
+  /** The job, of those that are not next, for which the slot has its devices; null: for the next one. Absent: always that. */
+  jobOf?(key: string): JobId | null;
+  /** What the pool's next job waits for if it needs several devices; null: it does not. */
+  waitText?(pool: string): string | null;
 }
 
 /** ms without a waiting job after which agents without one give their leased devices back. */
@@ -216,9 +220,21 @@ export class Pool {
   /** The next job for this slot. One that names an image fits no standby without any, even if the pool would use the same. */
   #next(key: string, ownImageOnly: boolean): Reserved | null {
     const { jobs } = this.service;
-    const next = jobs?.next(this.config.name, key, ownImageOnly ? 'ownImage' : undefined) ?? null;
-    if (next === null || next.cold || jobs?.namesImage?.(next.job) !== true) return next;
+    const only = this.devices.jobOf?.(key) ?? null;
+    const next =
+      (only === null
+        ? jobs?.next(this.config.name, key, ownImageOnly ? 'ownImage' : undefined)
+        : jobs?.waits?.(this.config.name, only)) ?? null;
+    if (next === null || !this.#hasDevicesFor(next.job, key)) return null;
+    if (next.cold || jobs?.namesImage?.(next.job) !== true) return next;
     return { ...next, cold: !this.#runtime.capabilities.images };
+  }
+
+  /** Jobs ask for different numbers, and another one may have become the next since devices were leased. */
+  #hasDevicesFor(job: JobId, key: string): boolean {
+    if (!this.leases) return true;
+    const asked = this.service.jobs?.devicesFor?.(job) ?? this.config.devices.count;
+    return asked === 'all' || (this.devices.of(key)?.length ?? asked) === asked;
   }
 
   /** An outdated agent that is not online yet delays nobody: it may never come online. */

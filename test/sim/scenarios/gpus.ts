@@ -84,6 +84,33 @@ export const gpus: readonly Scenario[] = [
     seeds: 2,
   },
   {
+    name: 'gpu-packing',
+    about: 'Jobs of one, two and four cards of one pool: each gets as many as it asks for, and none is starved by smaller ones.',
+    with: ['gpus'],
+    config: `pools:
+  any: { agents: 5, devices: { count: 1, model: H100 }, standby: false, runtime: process, stop_grace: 5s }
+`,
+    hours: 2,
+    happens: [
+      { ...job, count: 70, pool: 'any', devices: { oneOf: [1, 1, 2, 4] }, timeout: { oneOf: [30_000, 120_000, 600_000] } },
+      // More than there are cards, so that large ones wait while small ones come.
+      {
+        ...job,
+        count: 30,
+        pool: 'any',
+        devices: { oneOf: [1, 2, 4] },
+        timeout: { oneOf: [20_000, 120_000, 300_000, null] },
+        within: [0.5, 0.55],
+      },
+      { what: 'gpu.leftover', count: 6, ms: { oneOf: [2_000, 20_000] } },
+      { what: 'gpu.person', count: 2, card: [0, 3], ms: [10_000, 300_000] },
+      { what: 'cancel', count: 10, pick: [0, 1_000] },
+      { what: 'crash', count: 5, after: [1, 60], down: [0, 30_000] },
+    ],
+    atLeast: { jobs: 100, gpuReleases: 80, crashes: 3, several: 30, passed: 1 },
+    seeds: 2,
+  },
+  {
     name: 'gpu-neighbours',
     about:
       'Another manager takes cards, people reserve some, the driver is replaced, and memory stays without a process; a card is shared.',
