@@ -72,11 +72,14 @@ export class JobIndex {
     return this.#active.values();
   }
 
-  /** The waiting jobs of its pool in the order in which they start. */
+  /** The waiting jobs of its pool that may start, the next one first, then in the order of the queue. */
   *line(pool: string): Generator<Job> {
+    const turns = this.#turns;
+    const next = turns === null ? null : this.head(pool);
+    if (next !== null) yield next;
     for (const { id } of this.#waiting.get(pool) ?? []) {
       const job = this.get(id);
-      if (job !== null) yield job;
+      if (job !== null && id !== next?.id && (turns?.whyHeld(job) ?? null) === null) yield job;
     }
   }
 
