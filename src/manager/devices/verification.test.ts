@@ -74,9 +74,9 @@ beforeEach(() => {
     missingNodes: () => missing,
     clocks: {
       lock: async (_, agent) => void clocks.push(`lock for ${agent}`),
-      reset: async (uuid) => {
+      reset: async () => {
         clocks.push('reset');
-        return stuck === null ? null : { ...dirty, message: stuck, evidence: { ...dirty.evidence, device: uuid } };
+        return stuck === null || dirty.kind !== 'dirty' ? null : { ...dirty, message: stuck };
       },
     },
   });
