@@ -36,7 +36,7 @@ import { hostFindings, lookAtHost, type ProcessHost, type ProcessRuntimeOptions 
 import { followLog } from './logs.ts';
 import { checkFolders, checkRecipe, makeSandbox, processFingerprint } from './prepare.ts';
 import { releaseGate, type StartedSandbox, untilStarted, verifyFolders } from './release.ts';
-import { endLeftovers, killWhole, removeSandbox, sweepLeftovers, terminate, tidyShared } from './remove.ts';
+import { endLeftovers, finishRemovals, killWhole, removeSandbox, sweepLeftovers, terminate, tidyShared } from './remove.ts';
 import { filterLoader } from './seccomp.ts';
 
 /** Sets up the runtime: probes bubblewrap, finds control groups, creates its folders. */
@@ -137,7 +137,10 @@ class ProcessRuntime implements Runtime {
 
   async list(): Promise<SandboxSeen[]> {
     const { agents, exits } = this.#host.at;
-    await this.#firstLook.sweep(() => removeDrafts(agents, (agent) => rm(join(exits, agent), { force: true })));
+    await this.#firstLook.sweep(async () => {
+      await removeDrafts(agents, (agent) => rm(join(exits, agent), { force: true }));
+      await finishRemovals(this.#host);
+    });
     const seen: SandboxSeen[] = [];
     for (const agent of await agentsIn(this.#host.at)) {
       const about = readIntent(this.#host.at, agent);

@@ -126,6 +126,17 @@ function mustBeGone(what: string, removed: Removed): void {
   throw new OnejobError('E_REMOVE', `Cannot remove ${what}: ${whyStuck(removed)}.`, { retry: true });
 }
 
+/**
+ * What a power cut has left of removals: it is a matter of no slot any more. Only before the first sandbox is made. Resolves while
+ * files of ended jobs, of which there may be many, are still being removed.
+ */
+export async function finishRemovals({ at }: Pick<ProcessHost, 'at'>): Promise<void> {
+  const names = await readdir(at.agents);
+  for (const name of await readdir(at.exits)) if (!names.includes(name)) await rm(join(at.exits, name), { force: true });
+  // What cannot be removed now is left to a sweep.
+  for (const name of names) if (name.startsWith(doomed)) void remove(join(at.agents, name)).catch(() => {});
+}
+
 /** Removes everything that no living sandbox needs. `busy`: agents that are being created or removed now. */
 export async function sweepLeftovers(host: ProcessHost, busy: ReadonlySet<AgentId>): Promise<void> {
   const names = await readdir(host.at.agents);
