@@ -133,6 +133,14 @@ describe('cards at once', () => {
     expect(next()).toBe(bobs);
   });
 
+  it('hold for the line, too, from which a job of another size may be taken', () => {
+    put(ada, group('lab', { cardsEach: 1 }));
+    begin(submit(ada));
+    submit(ada);
+    const [first, second] = [submit(bob), submit(bob)];
+    expect([...(queue.jobs.line?.('gpu') ?? [])].map(({ job }) => job)).toEqual([first, second]);
+  });
+
   it('do not let a job fail that asks for more than there ever are', () => {
     put(ada, group('lab', { cards: 0 }));
     expect(queue.job(submit(ada))).toMatchObject({
