@@ -30,7 +30,8 @@ const cloudSections = Object.entries(clouds).flatMap(([type, { keys, maps }]) =>
 ]);
 const inside: Record<string, (key: string) => string> = {
   top: (key) => key,
-  pool: (key) => `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key.startsWith('benchmark:') ? `devices: 1, ${key}` : key} }`,
+  pool: (key) =>
+    `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key.startsWith('benchmark:') ? `devices: 1, ${key}` : key} }`,
   benchmark: (key) => `pools: { x: { devices: 1, benchmark: { ${key} } } }`,
   api: (key) => `api: { ${key} }`,
   upgrade: (key) => `upgrade: { ${key} }`,
