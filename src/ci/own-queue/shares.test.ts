@@ -303,7 +303,7 @@ describe('volumes', () => {
     const volumes = [{ host: scratch ?? '', readOnly: false }];
     put(ada, group('lab', { volumes }));
     const job = submit(ada, mount(`${scratch}/own`, false));
-    expect(queue.jobs.recipeFor(job, bareRecipe)?.mounts).toHaveLength(1);
+    expect(queue.jobs.recipeFor(job, bareRecipe)?.mounts).toMatchObject([{ within: [scratch] }]);
     put(ada, group('lab'));
     expect(() => queue.jobs.recipeFor(job, bareRecipe)).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST' }));
     put(ada, group('lab', { volumes }));
