@@ -153,7 +153,9 @@ function jobSource(book: JobBook, mountProblem: MountProblem, people: PeopleTabl
     },
     waits(pool, id) {
       const job = index.get(id);
-      return job === null || job.request.pool !== pool || !book.mayStart(job) ? null : reserved(job);
+      const mayStart = job !== null && job.request.pool === pool && book.mayStart(job);
+      // Since devices were leased for it, its owner may have got all that the group gives.
+      return mayStart && (book.shares?.whyHeld(job) ?? null) === null ? reserved(job) : null;
     },
     recipeFor(id, pool) {
       const job = index.get(id);

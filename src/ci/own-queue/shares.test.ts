@@ -118,6 +118,14 @@ describe('cards at once', () => {
     expect([next(), next('more')]).toEqual([second, other]);
   });
 
+  it('hold a job that was to go before others, for which devices are kept, once its owner has got others', () => {
+    put(ada, group('lab', { cards: 1 }));
+    const [first, ahead] = [submit(ada), submit(ada, { pool: 'more' })];
+    expect(queue.jobs.waits?.('more', ahead)).toMatchObject({ job: ahead });
+    begin(first);
+    expect(queue.jobs.waits?.('more', ahead)).toBe(null);
+  });
+
   it('are of all in a group, or of each, and never of jobs without cards', () => {
     const limits = group('lab', { cards: 3, cardsEach: 1 });
     put(ada, limits);
