@@ -13,8 +13,8 @@ import { type JoinRequest, mostFiles } from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import { subdirectory } from '../../store/directory.ts';
 
-/** Bytes of all that are kept, and the share of the free disk that they may take. */
-const [mostKept, mostShare] = [20 * 2 ** 30, 0.1];
+/** Bytes and number of all that are kept, and the share of the free disk that they may take. */
+const [mostKept, mostTars, mostShare] = [20 * 2 ** 30, 1_000, 0.1];
 /** ms for which a file that was read, or came, and has not been written since is taken as whole. */
 const trusted = 60 * 60_000;
 const chunk = 256 * 1024;
@@ -31,9 +31,9 @@ export class SentFiles {
     this.#clock = clock;
   }
 
-  /** To be called when a file is here, as it came. */
+  /** To be called when a file is here, as it came. Another one that came may have pushed it out. */
   came(name: string): Promise<void> {
-    return this.#isWhole(name, join(this.folder, name));
+    return this.#isWhole(name, join(this.folder, name)).catch(isMissing).then(() => {});
   }
 
   /**
@@ -85,7 +85,7 @@ export class SentFiles {
     let left = Math.min(mostKept, (bavail * bsize + all) * mostShare);
     for (const [n, { name, path, used, size }] of found.sort((a, b) => b.used - a.used).entries()) {
       left -= size;
-      if ((left >= 0 || n === 0) && used >= time) continue;
+      if ((left >= 0 || n === 0) && n < mostTars && used >= time) continue;
       this.#whole.delete(name);
       await rm(path, { force: true });
     }
@@ -108,9 +108,9 @@ function fileOf({ ino, size, mtimeMs }: Stats): string {
   return [ino, size, Math.round(mtimeMs)].join(' ');
 }
 
-/** false; @throws any other failure */
+/** false, also where a file has as many links as it may have; @throws any other failure */
 function isMissing(error: unknown): false {
-  if (codeOf(error) === 'ENOENT') return false;
+  if (codeOf(error) === 'ENOENT' || codeOf(error) === 'EMLINK') return false;
   throw error;
 }
 
