@@ -275,6 +275,22 @@ describe('rights that change', () => {
   });
 });
 
+it('an id whose job is forgotten is not taken while output of that job is left, which would be that of the new one', async () => {
+  const id = 'abcdefabcdef';
+  submit(ada, { id });
+  store.history.made({ agent: `a-${id}`, pool: 'gpu', slot: 'gpu/1', name: 'n', madeAt: now });
+  store.history.released(`a-${id}`, id, now);
+  work(id, 1);
+  commit({ change: 'settled', job: id, agent: `a-${id}` });
+  queue.jobs.syncing?.()();
+  store.history.ended(`a-${id}`, null, now + 1);
+  await queue.prune(now + 1, 0);
+  expect(queue.job(id)).toBe(null);
+  expect(() => submit(bob, { id })).toThrow(expect.objectContaining({ code: 'E_API_ROLE' }));
+  await queue.prune(now + 2, 0);
+  expect(submit(bob, { id })).toBe(id);
+});
+
 describe('volumes', () => {
   const mount = (host: string, readOnly = true) => ({
     volumes: [{ host, container: '/v', readOnly, variable: null, cache: null }],
