@@ -44,6 +44,7 @@ let people: People;
 let manager: FakeManager;
 let server: ApiServer;
 let bugs: string[];
+let listing: PromiseWithResolvers<[]>;
 
 const groups = [group('lab', {}), group('guests', { role: 'look', pools: [] }), group('staff', { role: 'operate' })];
 
@@ -75,6 +76,7 @@ async function start(): Promise<void> {
     settled: queue.settled.bind(queue),
     putWorkspace: queue.putWorkspace.bind(queue),
     artifacts: () => Readable.from(['files']),
+    caches: () => listing.promise,
     checkShell: () => {},
     async *logs() {
       yield { stream: 'stdout' as const, bytes: Buffer.from('said') };
@@ -92,6 +94,7 @@ async function start(): Promise<void> {
 
 beforeEach(async () => {
   bugs = [];
+  listing = Promise.withResolvers();
   members = { lab: ['ada', 'bob'], guests: ['eve'], staff: [] };
   dir = scratch();
   chmodSync(dir.path, 0o755);
@@ -330,6 +333,13 @@ describe('the daemon', () => {
           403,
         );
     }
+  });
+
+  it('makes few lists of all caches at once for somebody who may only look: each takes time and memory', async () => {
+    const all = Array.from({ length: 5 }, () => ask(eve, 'GET', '/v1/caches'));
+    expect(await Promise.race(all)).toMatchObject({ status: 503, body: { code: 'E_API_BUSY' } });
+    listing.resolve([]);
+    expect((await Promise.all(all)).map(({ status }) => status).toSorted()).toEqual([200, 200, 200, 200, 503]);
   });
 
   it('is whose who may operate it', async () => {
