@@ -342,6 +342,20 @@ describe('the daemon', () => {
     expect((await Promise.all(all)).map(({ status }) => status).toSorted()).toEqual([200, 200, 200, 200, 503]);
   });
 
+  it('takes so many bodies of a person at once that they do not fill its memory', async () => {
+    const post = () => {
+      const headers = { 'content-type': 'application/json', 'content-length': 8 << 20 };
+      const request = http.request({ createConnection: () => connectAs(ada), method: 'POST', path: '/v1/jobs', headers });
+      request.on('error', () => {}).flushHeaders();
+      return request;
+    };
+    const open = Array.from({ length: 9 }, post);
+    const [response] = (await Promise.race(open.map((one) => once(one, 'response')))) as [http.IncomingMessage];
+    expect(response.statusCode).toBe(503);
+    for (const one of open) one.destroy();
+    await expect.poll(async () => (await run(ada)).status).toBe(201);
+  });
+
   it('is whose who may operate it', async () => {
     members = { staff: ['out'] };
     await people.look();

@@ -284,6 +284,8 @@ export class ApiServer {
       response.setHeader('onejob-version', this.#options.version);
       if (!isGet) this.#options.onCall?.(`${method} ${path}`, admitted.caller);
     }
+    if (method === 'POST' && admitted !== null && admitted.caller.role !== 'operator')
+      this.#shares.takeBytes(Math.min(Number(request.headers['content-length'] ?? bodyLimit), bodyLimit), admitted.id, response);
     // A PUT brings a file of any size, which its route reads.
     const body = method === 'POST' ? await readBody(request, caller, admitted?.body ?? null) : undefined;
     const kind: ApiRequest['kind'] = from === null && caller?.role === 'operator' ? 'socket' : (caller?.role ?? 'anyone');
