@@ -44,6 +44,7 @@ let people: People;
 let manager: FakeManager;
 let server: ApiServer;
 let bugs: string[];
+let files: Readable;
 let listing: PromiseWithResolvers<[]>;
 
 const groups = [group('lab', {}), group('guests', { role: 'look', pools: [] }), group('staff', { role: 'operate' })];
@@ -75,7 +76,7 @@ async function start(): Promise<void> {
     move: queue.move.bind(queue),
     settled: queue.settled.bind(queue),
     putWorkspace: queue.putWorkspace.bind(queue),
-    artifacts: () => Readable.from(['files']),
+    artifacts: () => files,
     caches: () => listing.promise,
     checkShell: () => {},
     async *logs() {
@@ -94,6 +95,7 @@ async function start(): Promise<void> {
 
 beforeEach(async () => {
   bugs = [];
+  files = Readable.from(['files']);
   listing = Promise.withResolvers();
   members = { lab: ['ada', 'bob'], guests: ['eve'], staff: [] };
   dir = scratch();
@@ -200,6 +202,23 @@ describe('rights end', () => {
     expect(await submit()).toMatchObject({ status: 403, body: { code: 'E_API_ROLE' } });
     expect(made).toBe(1);
     agent.destroy();
+  });
+
+  it('with another role, for files that are on their way', async () => {
+    members = { lab: ['bob'], staff: ['ada'] };
+    await people.look();
+    const { body: job } = await run(bob);
+    files = new Readable({ read() {} });
+    files.push('first');
+    const reading = ask(ada, 'GET', `/v1/jobs/${job.id}/artifacts`).then(
+      () => 'whole',
+      () => 'broken',
+    );
+    await once(files, 'resume');
+    members = { lab: ['ada', 'bob'] };
+    await people.look();
+    expect(await reading).toBe('broken');
+    expect(files.destroyed).toBe(true);
   });
 
   it('with a daemon whose config has no people: what was left is removed', async () => {

@@ -300,6 +300,7 @@ export class ApiServer {
     this.#shares.takeAnswer(route, mostAtOnce(route, asked), kind, admitted?.id ?? kind, response);
     const answer = await route.handle(asked, this.#answering);
     if (route.answer instanceof z.ZodType) this.#options.onAnswer?.(route, answer);
+    if (answer instanceof Readable) breakOff(answer, gone.signal);
     const taken = (length: number) => admitted !== null && this.#shares.takeBytes(length, admitted.id, response);
     send(response, route, answer, { taken, failed: (error) => this.#refuse(error, exchange) });
     if (from !== null && answer instanceof Readable) cutOff(response, this.#clock);
@@ -370,6 +371,13 @@ const webHeaders = Object.entries({
   'referrer-policy': 'no-referrer',
   'cross-origin-resource-policy': 'same-origin',
 });
+
+/** An answer that goes on for as long as its files do ends with the rights of the person who asked for it. */
+function breakOff(answer: Readable, signal: AbortSignal): void {
+  signal.addEventListener('abort', () => {
+    if (signal.reason instanceof OnejobError) answer.destroy(signal.reason);
+  });
+}
 
 function rightsEnded({ name }: Person): OnejobError {
   return new OnejobError('E_API_ROLE', `What ${name} may do here has changed meanwhile.`, { hint: 'Try again.', retry: true });
