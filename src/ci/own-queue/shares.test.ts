@@ -1,7 +1,7 @@
 /** People in the own queue: limits, turns and rights that change, on a real store. */
 import { mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { bareRecipe } from '../../../test/kit/recipe.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { eachScratch } from '../../../test/support/each-scratch.ts';
@@ -124,6 +124,19 @@ describe('cards at once', () => {
     expect(queue.jobs.waits?.('more', ahead)).toMatchObject({ job: ahead });
     begin(first);
     expect(queue.jobs.waits?.('more', ahead)).toBe(null);
+  });
+
+  it('are looked at once for all jobs of somebody who has many that wait', () => {
+    put(ada, group('lab', { cards: 1 }));
+    begin(submit(ada));
+    const job = jobRequest.parse({ command: ['true'], pool: 'gpu' });
+    queue.submitArray({ job, indices: Array.from({ length: 500 }, (_, at) => at) }, { uid: ada, name: 'ada' });
+    const theirs = submit(bob, { pool: 'more' });
+    put(bob, group('other'));
+    const asked = vi.spyOn(table, 'get');
+    expect([...(queue.jobs.line?.('gpu') ?? [])]).toEqual([]);
+    expect([...(queue.jobs.line?.('more') ?? [])]).toMatchObject([{ job: theirs }]);
+    expect(asked.mock.calls.length).toBeLessThan(20);
   });
 
   it('are of all in a group, or of each, and never of jobs without cards', () => {
