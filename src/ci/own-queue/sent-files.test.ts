@@ -1,6 +1,6 @@
 /** Files that were sent are used again only by who sent them, as they came, and their removal takes nothing from a job. */
 import { createHash } from 'node:crypto';
-import { appendFileSync, existsSync, linkSync, mkdirSync, readdirSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, linkSync, mkdirSync, readdirSync, readFileSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
@@ -205,4 +205,14 @@ it('what a kill has left of the list of its parts is gone at the next start', ()
   writeFileSync(join(dir.path, 'workspaces', `${'0'.repeat(36)}.joined.1.new`), '');
   spool = new Spool(dir.path, () => false, clock);
   expect(workspaces()).toEqual([]);
+});
+
+it('is read once, however many workspaces are made of it at the same time', async () => {
+  const large = 8 << 20;
+  const name = await spool.keepFiles(Readable.from([Buffer.alloc(large)]), large, never);
+  now += 61 * 60_000;
+  const read = () => Number(/^rchar: (\d+)/m.exec(readFileSync('/proc/self/io', 'utf8'))?.[1]);
+  const before = read();
+  await Promise.all(Array.from({ length: 10 }, () => spool.joinWorkspace({ sent: [name], ranges: [[0, 0, 5]] }, large, never)));
+  expect(read() - before).toBeLessThan(3 * large);
 });

@@ -26,6 +26,9 @@ export class SentFiles {
   /** By name: which file was whole, and when. */
   readonly #whole = new Map<string, { readonly file: string; readonly at: number }>();
 
+  /** One at a time is read: many who ask for the same wait for the first. */
+  #turn: Promise<void> = Promise.resolve();
+
   constructor(dir: string, clock: Pick<Clock, 'now' | 'wall'>) {
     this.folder = subdirectory(dir, 'sent');
     this.#clock = clock;
@@ -52,20 +55,26 @@ export class SentFiles {
     // Reading takes time.
     if (sizes.reduce((all, size) => all + size, 0) > most) throw notKept('they are too large');
     for (const { name, path, here } of taken) {
-      signal.throwIfAborted();
-      const before = this.#whole.get(name);
-      if (before === undefined || this.#clock.now() - before.at > trusted || before.file !== fileOf(await stat(here))) {
-        const sum = createHash('sha256');
-        await pipeline(createReadStream(here, { highWaterMark: chunk }), sum, { signal });
-        if (!name.endsWith(sum.digest('hex'))) {
-          await rm(path, { force: true });
-          throw notKept('they are damaged');
-        }
-        await this.#isWhole(name, here);
-      }
+      const checked = this.#turn.then(() => this.#check(name, path, here, signal));
+      this.#turn = checked.catch(() => {});
+      await checked;
       // For `sweep`, also where reading a file changes no time.
       await utimes(here, new Date(this.#clock.wall()), (await stat(here)).mtime);
     }
+  }
+
+  /** @throws OnejobError E_WORKSPACE_UNKNOWN, and removes it, if it is not as it came */
+  async #check(name: string, path: string, here: string, signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
+    const before = this.#whole.get(name);
+    if (before !== undefined && this.#clock.now() - before.at <= trusted && before.file === fileOf(await stat(here))) return;
+    const sum = createHash('sha256');
+    await pipeline(createReadStream(here, { highWaterMark: chunk }), sum, { signal });
+    if (!name.endsWith(sum.digest('hex'))) {
+      await rm(path, { force: true });
+      throw notKept('they are damaged');
+    }
+    await this.#isWhole(name, here);
   }
 
   async #isWhole(name: string, path: string): Promise<void> {
