@@ -372,7 +372,7 @@ const webHeaders = Object.entries({
   'cross-origin-resource-policy': 'same-origin',
 });
 
-/** An answer that goes on for as long as its files do ends with the rights of the person who asked for it. */
+/** Files that are on their way end with the rights of the person who asked for it. */
 function breakOff(answer: Readable, signal: AbortSignal): void {
   signal.addEventListener('abort', () => {
     if (signal.reason instanceof OnejobError) answer.destroy(signal.reason);

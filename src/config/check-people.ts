@@ -52,7 +52,7 @@ function runsAsRoot({ host, readOnly }: PeopleGroup['volumes'][number]): boolean
 }
 
 function setuid(host: string): string {
-  return `a job can leave a program in ${host} that runs as root for whoever starts it there (setuid); mount a file system with "nosuid" there`;
+  return `a job can leave a program in ${host} that runs as root for anyone who starts it there (setuid); mount a file system with "nosuid" there`;
 }
 
 function givesRoot({ recipe: { unsafe, mounts } }: PoolConfig): boolean {

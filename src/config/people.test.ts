@@ -44,7 +44,7 @@ describe('the config', () => {
     expect((await folder.load(pools)).config.people).toBe(null);
   });
 
-  it('warns of folders in which a job could leave a program that is root for whoever starts it', async () => {
+  it('warns of folders in which a job could leave a program that is root for anyone who starts it', async () => {
     const people = 'people: { groups: { lab: { role: submit, pools: [gpu], volumes: ["/etc/jobs:rw", /etc/data] } } }';
     using folder = new Folder();
     const { warnings } = await folder.load(`${pools}${people}\n`, { look: lookAtHost });

@@ -1,6 +1,16 @@
 /** Files that were sent are used again only by who sent them, as they came, and their removal takes nothing from a job. */
 import { createHash } from 'node:crypto';
-import { appendFileSync, existsSync, linkSync, mkdirSync, readdirSync, readFileSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  existsSync,
+  linkSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
@@ -181,7 +191,7 @@ it('so many that are empty do not fill the table of files', async () => {
   expect(readdirSync(kept()).length).toBeLessThanOrEqual(1_000);
 });
 
-it('one that is swept by another at once is no failure of who sent it', async () => {
+it('one that is pushed out by another at once does not fail the run that sent it', async () => {
   const files = new SentFiles(dir.path, clock);
   await files.came(`${'0'.repeat(36)}.${'0'.repeat(64)}`);
 });

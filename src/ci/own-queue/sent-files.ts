@@ -36,7 +36,9 @@ export class SentFiles {
 
   /** To be called when a file is here, as it came. Another one that came may have pushed it out. */
   came(name: string): Promise<void> {
-    return this.#isWhole(name, join(this.folder, name)).catch(isMissing).then(() => {});
+    return this.#isWhole(name, join(this.folder, name))
+      .catch(isMissing)
+      .then(() => {});
   }
 
   /**

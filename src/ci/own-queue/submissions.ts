@@ -76,8 +76,7 @@ export class Submissions {
     if (workspace !== null) this.#book.spool.checkWorkspace(workspace, by?.uid);
     if (request.id !== null) for (const job of this.#book.ofArray(request.id)) checkSame(job, by);
     if (request.id !== null && by !== null)
-      for (const at of indices ?? [null])
-        checkForgotten(store, at === null ? request.id : arrayJobId(request.id, at), request.id);
+      for (const at of indices ?? [null]) checkForgotten(store, at === null ? request.id : arrayJobId(request.id, at), request.id);
     const cold = this.#book.isCold(checked);
     const id = request.id ?? randomBytes(6).toString('hex');
     const more = { temporary, blockedBy: this.#unmet(checked.needs) };
