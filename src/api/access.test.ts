@@ -229,3 +229,12 @@ describe('a person', () => {
       expect(caller(openFor(ada), header(forged))).toBe(null);
   });
 });
+
+test('a person who asks for many links takes those of nobody else away', () => {
+  const access = open();
+  const { code } = access.code(eve);
+  for (let n = 0; n < 200; n++) access.code({ ...eve, person: 1 });
+  const { code: theirs } = access.code({ ...eve, person: 2 });
+  expect(access.login(code, browser.key, port)).toMatchObject({ user: 'eve' });
+  expect(access.login(theirs, browser.key, port)).toMatchObject({ user: 'eve' });
+});

@@ -52,7 +52,7 @@ export interface AccessRequest {
 /** ms that a code and a login last. */
 const codeLife = 60_000;
 export const sessionLife = 7 * 86_400_000;
-/** Codes at a time, and wrong ones within so many ms (monotonic) before no more are tried. */
+/** Codes of a person, or of all others, at a time, and wrong ones within so many ms (monotonic) before no more are tried. */
 const [mostCodes, mostWrong, wrongWithin] = [100, 10, 60_000];
 /** ms between the clocks of a page, which follows the daemon's, and of the daemon. */
 const patience = 60_000;
@@ -159,7 +159,8 @@ export function openAccess({ dir, clock, people = null }: AccessParts): AccessTa
       const until = clock.wall() + codeLife;
       const digest = digestOf(code);
       codes.push({ digest, caller, until });
-      codes.splice(0, Math.max(0, codes.length - mostCodes));
+      const [oldest, ...others] = codes.filter((one) => one.caller.person === caller.person);
+      if (oldest !== undefined && others.length >= mostCodes) codes.splice(codes.indexOf(oldest), 1);
       return { code, name: nameOf(digest), until };
     },
     isCode: (name) => codes.some(({ digest, until }) => nameOf(digest) === name && until > clock.wall()),

@@ -44,6 +44,8 @@ let people: People;
 let manager: FakeManager;
 let server: ApiServer;
 let bugs: string[];
+let files: Readable;
+let listing: PromiseWithResolvers<[]>;
 
 const groups = [group('lab', {}), group('guests', { role: 'look', pools: [] }), group('staff', { role: 'operate' })];
 
@@ -74,7 +76,8 @@ async function start(): Promise<void> {
     move: queue.move.bind(queue),
     settled: queue.settled.bind(queue),
     putWorkspace: queue.putWorkspace.bind(queue),
-    artifacts: () => Readable.from(['files']),
+    artifacts: () => files,
+    caches: () => listing.promise,
     checkShell: () => {},
     async *logs() {
       yield { stream: 'stdout' as const, bytes: Buffer.from('said') };
@@ -92,6 +95,8 @@ async function start(): Promise<void> {
 
 beforeEach(async () => {
   bugs = [];
+  files = Readable.from(['files']);
+  listing = Promise.withResolvers();
   members = { lab: ['ada', 'bob'], guests: ['eve'], staff: [] };
   dir = scratch();
   chmodSync(dir.path, 0o755);
@@ -197,6 +202,23 @@ describe('rights end', () => {
     expect(await submit()).toMatchObject({ status: 403, body: { code: 'E_API_ROLE' } });
     expect(made).toBe(1);
     agent.destroy();
+  });
+
+  it('with another role, for files that are on their way', async () => {
+    members = { lab: ['bob'], staff: ['ada'] };
+    await people.look();
+    const { body: job } = await run(bob);
+    files = new Readable({ read() {} });
+    files.push('first');
+    const reading = ask(ada, 'GET', `/v1/jobs/${job.id}/artifacts`).then(
+      () => 'whole',
+      () => 'broken',
+    );
+    await once(files, 'resume');
+    members = { lab: ['ada', 'bob'] };
+    await people.look();
+    expect(await reading).toBe('broken');
+    expect(files.destroyed).toBe(true);
   });
 
   it('with a daemon whose config has no people: what was left is removed', async () => {
@@ -330,6 +352,27 @@ describe('the daemon', () => {
           403,
         );
     }
+  });
+
+  it('makes few lists of all caches at once for somebody who may only look: each takes time and memory', async () => {
+    const all = Array.from({ length: 5 }, () => ask(eve, 'GET', '/v1/caches'));
+    expect(await Promise.race(all)).toMatchObject({ status: 503, body: { code: 'E_API_BUSY' } });
+    listing.resolve([]);
+    expect((await Promise.all(all)).map(({ status }) => status).toSorted()).toEqual([200, 200, 200, 200, 503]);
+  });
+
+  it('takes so many bodies of a person at once that they do not fill its memory', async () => {
+    const post = () => {
+      const headers = { 'content-type': 'application/json', 'content-length': 8 << 20 };
+      const request = http.request({ createConnection: () => connectAs(ada), method: 'POST', path: '/v1/jobs', headers });
+      request.on('error', () => {}).flushHeaders();
+      return request;
+    };
+    const open = Array.from({ length: 9 }, post);
+    const [response] = (await Promise.race(open.map((one) => once(one, 'response')))) as [http.IncomingMessage];
+    expect(response.statusCode).toBe(503);
+    for (const one of open) one.destroy();
+    await expect.poll(async () => (await run(ada)).status).toBe(201);
   });
 
   it('is whose who may operate it', async () => {

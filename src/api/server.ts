@@ -284,6 +284,8 @@ export class ApiServer {
       response.setHeader('onejob-version', this.#options.version);
       if (!isGet) this.#options.onCall?.(`${method} ${path}`, admitted.caller);
     }
+    if (method === 'POST' && admitted !== null && admitted.caller.role !== 'operator')
+      this.#shares.takeBytes(Math.min(Number(request.headers['content-length'] ?? bodyLimit), bodyLimit), admitted.id, response);
     // A PUT brings a file of any size, which its route reads.
     const body = method === 'POST' ? await readBody(request, caller, admitted?.body ?? null) : undefined;
     const kind: ApiRequest['kind'] = from === null && caller?.role === 'operator' ? 'socket' : (caller?.role ?? 'anyone');
@@ -298,6 +300,7 @@ export class ApiServer {
     this.#shares.takeAnswer(route, mostAtOnce(route, asked), kind, admitted?.id ?? kind, response);
     const answer = await route.handle(asked, this.#answering);
     if (route.answer instanceof z.ZodType) this.#options.onAnswer?.(route, answer);
+    if (answer instanceof Readable) breakOff(answer, gone.signal);
     const taken = (length: number) => admitted !== null && this.#shares.takeBytes(length, admitted.id, response);
     send(response, route, answer, { taken, failed: (error) => this.#refuse(error, exchange) });
     if (from !== null && answer instanceof Readable) cutOff(response, this.#clock);
@@ -368,6 +371,13 @@ const webHeaders = Object.entries({
   'referrer-policy': 'no-referrer',
   'cross-origin-resource-policy': 'same-origin',
 });
+
+/** Files that are on their way end with the rights of the person who asked for it. */
+function breakOff(answer: Readable, signal: AbortSignal): void {
+  signal.addEventListener('abort', () => {
+    if (signal.reason instanceof OnejobError) answer.destroy(signal.reason);
+  });
+}
 
 function rightsEnded({ name }: Person): OnejobError {
   return new OnejobError('E_API_ROLE', `What ${name} may do here has changed meanwhile.`, { hint: 'Try again.', retry: true });

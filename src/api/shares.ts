@@ -16,7 +16,7 @@ export const readPatience = 60_000;
 /** ms without a request after which a reader owes nothing, see `createPace`. */
 const owingEnds = 3_000;
 
-/** Bytes of answers that a caller may leave unread. */
+/** Bytes of answers that a caller may leave unread, with those of its requests that are not answered yet. */
 const mostUnread = 64 << 20;
 
 interface Reader {
@@ -75,10 +75,10 @@ export class Shares {
     );
   }
 
-  /** Before so many bytes are written. @throws OnejobError E_API_BUSY */
+  /** Before so many bytes are read or written. @throws OnejobError E_API_BUSY */
   takeBytes(length: number, id: string, response: ServerResponse): void {
     const unread = this.#bytes.get(id) ?? 0;
-    if (unread + length > mostUnread) throw busy('earlier answers to the same token or login are not read yet');
+    if (unread + length > mostUnread) throw busy('earlier requests or answers of the same token, login or person are not read yet');
     count(this.#bytes, id, length, response);
   }
 }

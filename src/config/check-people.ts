@@ -1,6 +1,8 @@
 /** Checks who may use the daemon: pools that there are, and nothing that a role cannot use. */
 import { listed, suggest } from '../schema/problem.ts';
 import { pathProblem } from '../schema/volumes.ts';
+import { mountOf, ownMounts } from '../system/mountinfo.ts';
+import { realOf } from '../system/real-path.ts';
 import type { Checking } from './checking.ts';
 import type { PoolConfig } from './config.ts';
 import { contains, engineSockets } from './host-places.ts';
@@ -32,6 +34,8 @@ export function checkPeople(checking: Checking): void {
       const why = pathProblem(host) ?? checking.whyHidden(host);
       if (why !== null) at([...path, 'volumes'], `${host}: ${why}`);
     }
+    if (group.role === 'submit' && checking.host !== null)
+      for (const { host } of group.volumes.filter(runsAsRoot)) at([...path, 'volumes'], setuid(host), 'warning');
     checkRole(group, written.top.people?.groups?.[group.name] ?? {}, checking);
     for (const { name } of pools.filter((pool) => group.role === 'submit' && group.pools.includes(pool.name) && givesRoot(pool)))
       at(
@@ -40,6 +44,15 @@ export function checkPeople(checking: Checking): void {
         'warning',
       );
   }
+}
+
+/** Root of a sandbox is root of the host for the files that it writes, also for their modes. */
+function runsAsRoot({ host, readOnly }: PeopleGroup['volumes'][number]): boolean {
+  return !readOnly && mountOf(realOf(host), ownMounts())?.options.includes('nosuid') === false;
+}
+
+function setuid(host: string): string {
+  return `a job can leave a program in ${host} that runs as root for anyone who starts it there (setuid); mount a file system with "nosuid" there`;
 }
 
 function givesRoot({ recipe: { unsafe, mounts } }: PoolConfig): boolean {

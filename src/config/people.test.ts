@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { type Accounts, parseGroups, parseUsers } from '../system/accounts.ts';
+import { lookAtHost } from './host-look.ts';
 import { People, type PeopleGroup, peopleOf } from './people.ts';
 
 const pools =
@@ -41,6 +42,14 @@ describe('the config', () => {
       ],
     });
     expect((await folder.load(pools)).config.people).toBe(null);
+  });
+
+  it('warns of folders in which a job could leave a program that is root for anyone who starts it', async () => {
+    const people = 'people: { groups: { lab: { role: submit, pools: [gpu], volumes: ["/etc/jobs:rw", /etc/data] } } }';
+    using folder = new Folder();
+    const { warnings } = await folder.load(`${pools}${people}\n`, { look: lookAtHost });
+    const found = warnings.filter(({ key }) => key === 'people.groups.lab.volumes').map(({ message }) => message);
+    expect(found).toEqual([expect.stringMatching(/^a job can leave a program in \/etc\/jobs that runs as root/)]);
   });
 
   it.each([

@@ -21,6 +21,8 @@ export interface Mount {
   readonly cache: { readonly name: string | null } | null;
   /** For a volume of a job: `host` without links, as it was checked. */
   readonly real?: string;
+  /** For a volume of a person's job: folders of which one must have it, wherever it leads. */
+  readonly within?: readonly string[];
   /** A program of onejob on this host, which a runtime brings to where its sandboxes are. */
   readonly program?: true;
 }

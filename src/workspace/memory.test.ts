@@ -1,4 +1,14 @@
-import { appendFileSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
@@ -101,4 +111,17 @@ it.each([
 it('a cache folder that cannot be written does no harm', () => {
   writeFileSync(join(dir.path, 'onejob'), 'a file');
   writeMemory(memoryFile(dir.path, 'd', '/here'), memory, 0);
+});
+
+it('a folder that is a link to another, as of somebody whose home root writes to, loses no file of others', () => {
+  mkdirSync(join(dir.path, 'onejob'));
+  mkdirSync(join(dir.path, 'etc'));
+  symlinkSync(join(dir.path, 'etc'), join(dir.path, 'onejob', 'sent'));
+  const [theirs, old] = ['passwd', 'a'.repeat(64)].map((name) => join(dir.path, 'etc', name));
+  for (const path of [theirs, old]) {
+    writeFileSync(path ?? '', '');
+    utimesSync(path ?? '', 1, 1);
+  }
+  writeMemory(memoryFile(dir.path, 'daemon', '/top'), { sent: [], rows: [] }, Date.now());
+  expect([theirs, old].map((path) => existsSync(path ?? ''))).toEqual([true, false]);
 });

@@ -101,7 +101,9 @@ export function writeMemory(file: string, memory: Memory, now: number): void {
     mkdirSync(folder, { recursive: true, mode: 0o700 });
     const text = JSON.stringify(memory);
     writeWhole(file, `${hash('sha256', text)}\n${text}`, { over: true, mode: 0o600 });
-    for (const path of readdirSync(folder).map((name) => join(folder, name)))
+    // Root may write to a home whose user has put a link to another folder here.
+    const own = readdirSync(folder).filter((name) => /^[0-9a-f]{64}(\.\d+\.new)?$/.test(name));
+    for (const path of own.map((name) => join(folder, name)))
       if (statSync(path).mtimeMs < now - staleAfter) rmSync(path, { force: true });
   });
 }

@@ -77,9 +77,19 @@ export class JobIndex {
     const turns = this.#turns;
     const next = turns === null ? null : this.head(pool);
     if (next !== null) yield next;
+    // Somebody may have ten thousands of jobs that ask for the same.
+    const held = new Map<string, boolean>();
+    const isHeld = (job: Job): boolean => {
+      if (turns === null) return false;
+      const { person, devices, image } = job.request;
+      const key = `${person} ${devices} ${image}`;
+      const known = held.get(key) ?? turns.whyHeld(job) !== null;
+      held.set(key, known);
+      return known;
+    };
     for (const { id } of this.#waiting.get(pool) ?? []) {
       const job = this.get(id);
-      if (job !== null && id !== next?.id && (turns?.whyHeld(job) ?? null) === null) yield job;
+      if (job !== null && id !== next?.id && !isHeld(job)) yield job;
     }
   }
 

@@ -29,7 +29,7 @@ import type { Store } from '../../store/store.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { applyCancel, applyMove, hasFailed, type Job, type JobChange } from './job.ts';
 import { JobBook, unknownJob } from './job-book.ts';
-import { mountsOf } from './people.ts';
+import { heldWithin, mountsOf } from './people.ts';
 import { createPrune, type Prune } from './prune.ts';
 import { jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob, volumesNow } from './request.ts';
 import { createSettle, type Settle } from './settle.ts';
@@ -153,15 +153,16 @@ function jobSource(book: JobBook, mountProblem: MountProblem, people: PeopleTabl
     },
     waits(pool, id) {
       const job = index.get(id);
-      return job === null || job.request.pool !== pool || !book.mayStart(job) ? null : reserved(job);
+      const mayStart = job !== null && job.request.pool === pool && book.mayStart(job);
+      // Since devices were leased for it, its owner may have got all that the group gives.
+      return mayStart && (book.shares?.whyHeld(job) ?? null) === null ? reserved(job) : null;
     },
     recipeFor(id, pool) {
       const job = index.get(id);
       if (job === null) return null;
-      return recipeOfJob(
-        { ...job.request, volumes: volumesNow(job.request.volumes, pool, mountsOf(people, job.request.person, mountProblem)) },
-        pool,
-      );
+      const { volumes, person } = job.request;
+      const now = volumesNow(volumes, pool, mountsOf(people, person, mountProblem));
+      return recipeOfJob({ ...job.request, volumes: [...heldWithin(people, person, now)] }, pool);
     },
     namesImage: (id) => (index.get(id)?.request.image ?? null) !== null,
     hasFailed(id) {

@@ -62,6 +62,16 @@ export function mountsOf(people: PeopleTable | null, uid: number | undefined, pr
   };
 }
 
+/** Mounts of a job, with the folders of which one must have each of a person's: only a file server knows where its links lead. */
+export function heldWithin(people: PeopleTable | null, uid: number | undefined, mounts: readonly Mount[]): readonly Mount[] {
+  const group = uid === undefined ? undefined : people?.of(uid)?.group;
+  if (group === undefined || group.role === 'operate') return mounts;
+  return mounts.map((mount) => {
+    const folders = group.volumes.filter(({ readOnly }) => mount.readOnly || !readOnly);
+    return { ...mount, within: folders.map(({ host }) => host) };
+  });
+}
+
 function outside({ name, group }: Person, { host, readOnly }: Mount): string | null {
   const real = realOf(host);
   const isIn = (folder: string): boolean =>

@@ -1,12 +1,23 @@
 /** Files that were sent are used again only by who sent them, as they came, and their removal takes nothing from a job. */
 import { createHash } from 'node:crypto';
-import { appendFileSync, existsSync, linkSync, readdirSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  existsSync,
+  linkSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { joinRequest } from '../../contract/schema.ts';
+import { SentFiles } from './sent-files.ts';
 import { Spool } from './spool.ts';
 
 const never = new AbortController().signal;
@@ -171,4 +182,47 @@ it('a workspace is not cut short silently', async () => {
   const id = await make([await keep('files')], [0, 0, 5]);
   appendFileSync(join(dir.path, 'workspaces', `${id}.joined`), 'torn');
   await expect(textOf(id)).rejects.toThrow();
+});
+
+it('so many that are empty do not fill the table of files', async () => {
+  writeFileSync(kept(`${'0'.repeat(36)}.${'0'.repeat(64)}`), '');
+  for (let n = 0; n < 1_100; n++) writeFileSync(kept(`${String(n).padStart(36, '0')}.${'1'.repeat(64)}`), '');
+  await keep('');
+  expect(readdirSync(kept()).length).toBeLessThanOrEqual(1_000);
+});
+
+it('one that is pushed out by another at once does not fail the run that sent it', async () => {
+  const files = new SentFiles(dir.path, clock);
+  await files.came(`${'0'.repeat(36)}.${'0'.repeat(64)}`);
+});
+
+it('one with as many links as the file system allows is sent again', async () => {
+  const name = await keep('files');
+  const many = join(dir.path, 'many');
+  mkdirSync(many);
+  let failed: unknown = null;
+  for (let n = 0; n < 70_000 && failed === null; n++) {
+    try {
+      linkSync(kept(name), join(many, String(n)));
+    } catch (error) {
+      failed = error;
+    }
+  }
+  if (failed !== null) await expect(make([name], [0, 0, 1])).rejects.toMatchObject(gone);
+});
+
+it('what a kill has left of the list of its parts is gone at the next start', () => {
+  writeFileSync(join(dir.path, 'workspaces', `${'0'.repeat(36)}.joined.1.new`), '');
+  spool = new Spool(dir.path, () => false, clock);
+  expect(workspaces()).toEqual([]);
+});
+
+it('is read once, however many workspaces are made of it at the same time', async () => {
+  const large = 8 << 20;
+  const name = await spool.keepFiles(Readable.from([Buffer.alloc(large)]), large, never);
+  now += 61 * 60_000;
+  const read = () => Number(/^rchar: (\d+)/m.exec(readFileSync('/proc/self/io', 'utf8'))?.[1]);
+  const before = read();
+  await Promise.all(Array.from({ length: 10 }, () => spool.joinWorkspace({ sent: [name], ranges: [[0, 0, 5]] }, large, never)));
+  expect(read() - before).toBeLessThan(3 * large);
 });

@@ -13,8 +13,8 @@ import { type JoinRequest, mostFiles } from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import { subdirectory } from '../../store/directory.ts';
 
-/** Bytes of all that are kept, and the share of the free disk that they may take. */
-const [mostKept, mostShare] = [20 * 2 ** 30, 0.1];
+/** Bytes and number of all that are kept, and the share of the free disk that they may take. */
+const [mostKept, mostTars, mostShare] = [20 * 2 ** 30, 1_000, 0.1];
 /** ms for which a file that was read, or came, and has not been written since is taken as whole. */
 const trusted = 60 * 60_000;
 const chunk = 256 * 1024;
@@ -26,14 +26,19 @@ export class SentFiles {
   /** By name: which file was whole, and when. */
   readonly #whole = new Map<string, { readonly file: string; readonly at: number }>();
 
+  /** One at a time is read: many who ask for the same wait for the first. */
+  #turn: Promise<void> = Promise.resolve();
+
   constructor(dir: string, clock: Pick<Clock, 'now' | 'wall'>) {
     this.folder = subdirectory(dir, 'sent');
     this.#clock = clock;
   }
 
-  /** To be called when a file is here, as it came. */
+  /** To be called when a file is here, as it came. Another one that came may have pushed it out. */
   came(name: string): Promise<void> {
-    return this.#isWhole(name, join(this.folder, name));
+    return this.#isWhole(name, join(this.folder, name))
+      .catch(isMissing)
+      .then(() => {});
   }
 
   /**
@@ -52,20 +57,26 @@ export class SentFiles {
     // Reading takes time.
     if (sizes.reduce((all, size) => all + size, 0) > most) throw notKept('they are too large');
     for (const { name, path, here } of taken) {
-      signal.throwIfAborted();
-      const before = this.#whole.get(name);
-      if (before === undefined || this.#clock.now() - before.at > trusted || before.file !== fileOf(await stat(here))) {
-        const sum = createHash('sha256');
-        await pipeline(createReadStream(here, { highWaterMark: chunk }), sum, { signal });
-        if (!name.endsWith(sum.digest('hex'))) {
-          await rm(path, { force: true });
-          throw notKept('they are damaged');
-        }
-        await this.#isWhole(name, here);
-      }
+      const checked = this.#turn.then(() => this.#check(name, path, here, signal));
+      this.#turn = checked.catch(() => {});
+      await checked;
       // For `sweep`, also where reading a file changes no time.
       await utimes(here, new Date(this.#clock.wall()), (await stat(here)).mtime);
     }
+  }
+
+  /** @throws OnejobError E_WORKSPACE_UNKNOWN, and removes it, if it is not as it came */
+  async #check(name: string, path: string, here: string, signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
+    const before = this.#whole.get(name);
+    if (before !== undefined && this.#clock.now() - before.at <= trusted && before.file === fileOf(await stat(here))) return;
+    const sum = createHash('sha256');
+    await pipeline(createReadStream(here, { highWaterMark: chunk }), sum, { signal });
+    if (!name.endsWith(sum.digest('hex'))) {
+      await rm(path, { force: true });
+      throw notKept('they are damaged');
+    }
+    await this.#isWhole(name, here);
   }
 
   async #isWhole(name: string, path: string): Promise<void> {
@@ -85,7 +96,7 @@ export class SentFiles {
     let left = Math.min(mostKept, (bavail * bsize + all) * mostShare);
     for (const [n, { name, path, used, size }] of found.sort((a, b) => b.used - a.used).entries()) {
       left -= size;
-      if ((left >= 0 || n === 0) && used >= time) continue;
+      if ((left >= 0 || n === 0) && n < mostTars && used >= time) continue;
       this.#whole.delete(name);
       await rm(path, { force: true });
     }
@@ -108,9 +119,9 @@ function fileOf({ ino, size, mtimeMs }: Stats): string {
   return [ino, size, Math.round(mtimeMs)].join(' ');
 }
 
-/** false; @throws any other failure */
+/** false, also where a file has as many links as it may have; @throws any other failure */
 function isMissing(error: unknown): false {
-  if (codeOf(error) === 'ENOENT') return false;
+  if (codeOf(error) === 'ENOENT' || codeOf(error) === 'EMLINK') return false;
   throw error;
 }
 

@@ -1,7 +1,7 @@
 /** People in the own queue: limits, turns and rights that change, on a real store. */
 import { mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { bareRecipe } from '../../../test/kit/recipe.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { eachScratch } from '../../../test/support/each-scratch.ts';
@@ -116,6 +116,27 @@ describe('cards at once', () => {
     end(first);
     expect(events).toEqual(['gpu', 'more'].map((pool) => ({ kind: 'waiting', pool })));
     expect([next(), next('more')]).toEqual([second, other]);
+  });
+
+  it('hold a job that was to go before others, for which devices are kept, once its owner has got others', () => {
+    put(ada, group('lab', { cards: 1 }));
+    const [first, ahead] = [submit(ada), submit(ada, { pool: 'more' })];
+    expect(queue.jobs.waits?.('more', ahead)).toMatchObject({ job: ahead });
+    begin(first);
+    expect(queue.jobs.waits?.('more', ahead)).toBe(null);
+  });
+
+  it('are looked at once for all jobs of somebody who has many that wait', () => {
+    put(ada, group('lab', { cards: 1 }));
+    begin(submit(ada));
+    const job = jobRequest.parse({ command: ['true'], pool: 'gpu' });
+    queue.submitArray({ job, indices: Array.from({ length: 500 }, (_, at) => at) }, { uid: ada, name: 'ada' });
+    const theirs = submit(bob, { pool: 'more' });
+    put(bob, group('other'));
+    const asked = vi.spyOn(table, 'get');
+    expect([...(queue.jobs.line?.('gpu') ?? [])]).toEqual([]);
+    expect([...(queue.jobs.line?.('more') ?? [])]).toMatchObject([{ job: theirs }]);
+    expect(asked.mock.calls.length).toBeLessThan(20);
   });
 
   it('are of all in a group, or of each, and never of jobs without cards', () => {
@@ -275,6 +296,22 @@ describe('rights that change', () => {
   });
 });
 
+it('an id whose job is forgotten is not taken while output of that job is left, which would be that of the new one', async () => {
+  const id = 'abcdefabcdef';
+  submit(ada, { id });
+  store.history.made({ agent: `a-${id}`, pool: 'gpu', slot: 'gpu/1', name: 'n', madeAt: now });
+  store.history.released(`a-${id}`, id, now);
+  work(id, 1);
+  commit({ change: 'settled', job: id, agent: `a-${id}` });
+  queue.jobs.syncing?.()();
+  store.history.ended(`a-${id}`, null, now + 1);
+  await queue.prune(now + 1, 0);
+  expect(queue.job(id)).toBe(null);
+  expect(() => submit(bob, { id })).toThrow(expect.objectContaining({ code: 'E_API_ROLE' }));
+  await queue.prune(now + 2, 0);
+  expect(submit(bob, { id })).toBe(id);
+});
+
 describe('volumes', () => {
   const mount = (host: string, readOnly = true) => ({
     volumes: [{ host, container: '/v', readOnly, variable: null, cache: null }],
@@ -311,7 +348,7 @@ describe('volumes', () => {
     const volumes = [{ host: scratch ?? '', readOnly: false }];
     put(ada, group('lab', { volumes }));
     const job = submit(ada, mount(`${scratch}/own`, false));
-    expect(queue.jobs.recipeFor(job, bareRecipe)?.mounts).toHaveLength(1);
+    expect(queue.jobs.recipeFor(job, bareRecipe)?.mounts).toMatchObject([{ within: [scratch] }]);
     put(ada, group('lab'));
     expect(() => queue.jobs.recipeFor(job, bareRecipe)).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST' }));
     put(ada, group('lab', { volumes }));

@@ -32,7 +32,8 @@ export class Spool {
     this.#artifacts = subdirectory(dir, 'artifacts');
     this.#sent = new SentFiles(dir, clock);
     for (const folder of [this.#workspaces, this.#artifacts, this.#sent.folder])
-      for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true });
+      for (const name of readdirSync(folder))
+        if (name.endsWith(part) || name.endsWith('.new')) rmSync(join(folder, name), { force: true });
   }
 
   /** Stores a workspace, of a person; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */

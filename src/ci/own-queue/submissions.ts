@@ -6,6 +6,7 @@ import { arrayLimit, type JobRequest } from '../../contract/job.ts';
 import type { Submitter } from '../../contract/people.ts';
 import type { JobView } from '../../contract/schema.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
+import type { Store } from '../../store/store.ts';
 import { arrayJobId, hasPassed, type Job, newJob } from './job.ts';
 import type { JobBook } from './job-book.ts';
 import { checkPerson, mountsOf, poolsOf, submitterGone } from './people.ts';
@@ -74,6 +75,8 @@ export class Submissions {
     const { workspace } = checked;
     if (workspace !== null) this.#book.spool.checkWorkspace(workspace, by?.uid);
     if (request.id !== null) for (const job of this.#book.ofArray(request.id)) checkSame(job, by);
+    if (request.id !== null && by !== null)
+      for (const at of indices ?? [null]) checkForgotten(store, at === null ? request.id : arrayJobId(request.id, at), request.id);
     const cold = this.#book.isCold(checked);
     const id = request.id ?? randomBytes(6).toString('hex');
     const more = { temporary, blockedBy: this.#unmet(checked.needs) };
@@ -114,6 +117,14 @@ export class Submissions {
 function checkSame({ id, request }: Job, by: Submitter | null): void {
   if (by === null || request.person === by.uid) return;
   throw new OnejobError('E_API_ROLE', `Cannot queue the job: the id ${request.array?.id ?? id} is one of somebody else.`, {
+    hint: 'Submit it without an id, or with another.',
+  });
+}
+
+/** What is left of the output of a forgotten job would be that of a new job with its id. @throws OnejobError E_API_ROLE */
+function checkForgotten({ history }: Pick<Store, 'history'>, job: string, id: string): void {
+  if (history.ofJob(job, 1).length === 0) return;
+  throw new OnejobError('E_API_ROLE', `Cannot queue the job: the id ${id} was one of a job whose output is still here.`, {
     hint: 'Submit it without an id, or with another.',
   });
 }

@@ -82,6 +82,19 @@ test('a volume that no config has is mounted, unless it is a link that others ca
   await expect(of([mount(at('open/one'))])).rejects.toThrow('other users can change that');
 });
 
+test('a volume of a person leads to a folder of the group, also on a file server, or is not mounted', async () => {
+  const config = { stateDir: at('state'), socket: at('state', 'onejob.sock'), secrets: [], host: 'gpu', pools: [] };
+  // As `realOf` has it, which stops in front of a server.
+  const leads: Record<string, string | null> = { '/nfs/lab/x': '/nfs/lab/y', '/nfs/lab/z': '/srv/others', '/nfs/lab/away': null };
+  const { of } = createMountPlaces({ ...config, places: new Map() }, undefined, async (paths) => {
+    return new Map(paths.map((path) => [path, { near: path, real: path in leads ? (leads[path] ?? null) : path, exists: true }]));
+  });
+  const theirs = (host: string) => mount(host, { real: host, within: ['/nfs/lab'] });
+  expect(await of([theirs('/nfs/lab/x')])).toEqual(['/nfs/lab/y']);
+  await expect(of([theirs('/nfs/lab/z')])).rejects.toThrow('leads to /srv/others now');
+  await expect(of([theirs('/nfs/lab/away')])).rejects.toThrow('its file server has not said where it leads');
+});
+
 test('a volume of a job is what was checked, or nothing', async () => {
   const { of } = await places(1);
   symlinkSync('/usr', at('link'));

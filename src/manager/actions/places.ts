@@ -5,6 +5,7 @@
 import { type Guarded, hostPathProblem, mountProblemFor } from '../../config/check-mounts.ts';
 import type { Config } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
+import { contains } from '../../config/host-places.ts';
 import type { Mount } from '../../ports/runtime.ts';
 import { mountChanged } from '../../runtimes/mounts.ts';
 import { isNamed } from '../../schema/volumes.ts';
@@ -37,11 +38,22 @@ export function createMountPlaces(
       'Put it back. If it is right, restart the daemon: it checks all paths again.',
     );
 
+  const whyOutside = async ({ within }: Mount, place: string | null): Promise<string | null> => {
+    if (within === undefined) return null;
+    if (place === null) return 'its file server has not said where it leads';
+    const folders = await look(within);
+    const isIn = within.some((folder) => contains(folders.get(folder)?.real ?? folder, place));
+    return isIn ? null : `the group of its owner has only ${within.join(', ')}`;
+  };
+
   /** `real`: what was checked. Where a file server decides about the rest of its way, that is checked now. */
   const ofJob = async (mount: Mount, real: string): Promise<string> => {
     const { near, real: now } = await lookOnce(real);
     const place = now ?? near;
-    const why = near === real ? problemOfJob({ ...mount, host: place }) : 'somebody has changed that since';
+    const why =
+      near === real
+        ? (problemOfJob({ ...mount, host: place }) ?? (await whyOutside(mount, now)))
+        : 'somebody has changed that since';
     if (why !== null) throw changed(mount.host, place, real, why);
     return place;
   };
