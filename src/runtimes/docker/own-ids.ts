@@ -55,6 +55,12 @@ function hostLines(): readonly { readonly from: number; readonly ids: number }[]
   );
 }
 
+/** What the program below uses or changes in a container: as root of the host it must meet nothing there but the image. */
+const ofImage = ({ name }: EngineUser): readonly string[] => [
+  ...['/bin', '/etc', '/lib', '/lib64', '/usr/bin', '/usr/lib', '/usr/lib64', '/usr/share', '/usr/local/lib', '/usr/local/share'],
+  ...['/home', '/run', '/var/run'].map((folder) => `${folder}/${name}`),
+];
+
 /**
  * Runs as root of the host in the namespaces of a new container. System calls by number: unshare, open_tree, mount_setattr, move_mount.
  * A path with a question mark is mapped if it can be: the files of a read-only folder are mostly open to all. Exit code 3: not on this host.
@@ -106,8 +112,10 @@ export class OwnIds {
   readonly #shared = new Map<string, string>();
 
   /** Those of an agent whose folder is there; `user` itself if it shares them. @throws OnejobError E_NO_USER */
-  async claim(pool: string, user: EngineUser, folder: string): Promise<EngineUser> {
+  async claim(pool: string, user: EngineUser, folder: string, { mounts }: Pick<Recipe, 'mounts'>): Promise<EngineUser> {
     if (idsObstacle() !== null || this.#shared.has(pool)) return user;
+    const isOver = (place: string, path: string) => contains(place, path) || contains(path, place);
+    if (mounts.some(({ container }) => ofImage(user).some((place) => isOver(place, container)))) return user;
     return { ...user, first: await claimUid(folder, () => aRange(user)) };
   }
 

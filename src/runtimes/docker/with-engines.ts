@@ -301,7 +301,7 @@ export class WithEngines implements Runtime {
     const nodes = spec.devices.filter(({ vendor }) => vendor !== 'nvidia');
     const { host: others } = await devices.grant({ ...spec, devices: nodes }, signal);
     const { user: shared, volume: store } = this.#images.storeOf(spec.recipe);
-    const user = await this.#ids.claim(spec.pool, shared, folder);
+    const user = await this.#ids.claim(spec.pool, shared, folder, spec.recipe);
     const body = engineBody(spec, { owner, boot, engineStart, network, ...from, folder, user, store, cards, others });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
