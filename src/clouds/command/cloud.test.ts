@@ -157,6 +157,22 @@ describe('a program that fails', () => {
     expect(message).toMatch(/It said: \+ curl -u \*\*\* \*\*\*\.$/);
   });
 
+  test.each([
+    ['in a longer word', (token: string) => `TOKEN=${token}`],
+    ['cut off', (token: string) => `"${token.slice(0, 25)}…`],
+    ['as JSON', () => JSON.stringify({ password: 'hun"ter\\2' })],
+  ])('shows nobody a secret %s', async (_, said) => {
+    const token = 'Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4';
+    const world = commandWorld({
+      config: { secrets: { password: { kind: 'env', variable: 'PW', expires: null } } },
+      variables: { PW: 'hun"ter\\2' },
+      instead: () => ended(1, '', said(token)),
+    });
+    const { message } = await failure(world.cloud.create(order(world, { userData: `token: ${token}` }), signal));
+    expect(message).toContain('***');
+    expect(message).not.toMatch(/Zm9v|ter/);
+  });
+
   test('without its secret is not run', async () => {
     const world = commandWorld({ config: { secrets: { password: { kind: 'env', variable: 'PW', expires: null } } } });
     expect((await failure(world.cloud.console(never, signal))).code).toBe('E_SECRET');
