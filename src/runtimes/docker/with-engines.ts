@@ -30,7 +30,7 @@ import type {
 } from '../../ports/runtime.ts';
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
-import { freeLostUids, freeUidOf } from '../uids.ts';
+import { freeLostUids, freeUidOf, keepUid } from '../uids.ts';
 import { AgentEngine } from './agent-engine.ts';
 import { gateEnded } from './attach.ts';
 import { writeCards } from './cards-inside.ts';
@@ -39,7 +39,7 @@ import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
 import { cardsObstacle, cardsOf, specFolders } from './engine-cards.ts';
 import { limitsObstacle } from './engine-group.ts';
-import { inEngine } from './engine-program.ts';
+import { engineUsers, inEngine } from './engine-program.ts';
 import { JobImages } from './job-images.ts';
 import type { LearnWants } from './learning.ts';
 import { lastWords } from './logs.ts';
@@ -223,6 +223,7 @@ export class WithEngines implements Runtime {
     const there = new Set(seen.map(({ agent }) => agent));
     for (const agent of folders) if (!there.has(agent) && !this.#engines.has(agent)) await removeTree(this.#folderOf(agent));
     if (isFirst) await freeLostUids(this.#folder);
+    if (isFirst) for (const agent of folders) if (there.has(agent)) await this.#keepIds(agent, signal);
     return Promise.all(seen.map((sandbox) => this.#seen(sandbox)));
   }
 
@@ -349,6 +350,13 @@ export class WithEngines implements Runtime {
       hint: 'Type "onejob doctor" to check the Engine, and see docs/job-containers.md for what such an engine needs.',
       retry: true,
     });
+  }
+
+  /** A reboot empties the folder of claims, and a container that has ended still has its files. */
+  async #keepIds(agent: AgentId, signal: AbortSignal): Promise<void> {
+    const container = await this.#outer.parts.containers.sure(agent, signal).catch(() => null);
+    const first = container === null ? 0 : outside({ uid: 0, gid: 0 }, container).uid;
+    if (first > engineUsers.untrusted.first) await keepUid(first, this.#folderOf(agent));
   }
 
   /** The engine of an agent; null if it has none. */
