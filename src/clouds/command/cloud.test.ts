@@ -70,6 +70,7 @@ describe('the end', () => {
 
   test.each([
     ['later', '{"ends": 99999999999}', 'E_CLOUD_END'],
+    ['a duration', '{"ends": 21600}', 'E_CLOUD_END'],
     ['missing', '{}', 'E_CLOUD_ANSWER'],
   ])('that is %s does not count', async (_, text, code) => {
     const world = commandWorld({ instead: () => ended(0, text) });
@@ -187,6 +188,12 @@ test('the time of its cloud counts, to the second', async () => {
   expect(world.cloud.skew()).toBeNull();
   await world.cloud.list('lab-1', { places: [], everywhere: true }, signal);
   expect(world.cloud.skew()).toBe(3_600_000);
+});
+
+test('a time in milliseconds is no time: every machine would be over', async () => {
+  const world = commandWorld({ instead: () => ended(0, JSON.stringify({ things: [], now: Date.UTC(2030, 0, 1) })) });
+  const error = await failure(world.cloud.list('lab-1', { places: [], everywhere: true }, signal));
+  expect([error.code, world.cloud.skew()]).toEqual(['E_CLOUD_ANSWER', null]);
 });
 
 test('what it finds in a check is shown, with what onejob itself knows', async () => {
