@@ -243,13 +243,16 @@ describe.skipIf(!hasPython)('openstack-provider', { timeout: 120_000 }, () => {
     expect(await stack.cloud.list('lab-1', everything, signal)).toEqual({ things: [], unknown });
   });
 
-  test.each([401, 404, 429, 503])('a Nova that answers with %i once it has a server leaves open whether there is one', async (away) => {
-    await using stack = await openstack();
-    stack.mood.away = away;
-    const unknown = { code: 'E_CLOUD_ANSWER', isAmbiguous: true };
-    await expect(stack.cloud.create(order(stack.cloud), signal)).rejects.toMatchObject(unknown);
-    expect(stack.servers.size).toBe(1);
-  });
+  test.each([401, 404, 429, 503])(
+    'a Nova that answers with %i once it has a server leaves open whether there is one',
+    async (away) => {
+      await using stack = await openstack();
+      stack.mood.away = away;
+      const unknown = { code: 'E_CLOUD_ANSWER', isAmbiguous: true };
+      await expect(stack.cloud.create(order(stack.cloud), signal)).rejects.toMatchObject(unknown);
+      expect(stack.servers.size).toBe(1);
+    },
+  );
 
   test('a quota, a lack of hosts, a wrong credential and an unknown flavor are told apart', async () => {
     await using stack = await openstack();

@@ -190,7 +190,7 @@ test('the time of its cloud counts, to the second', async () => {
   expect(world.cloud.skew()).toBe(3_600_000);
 });
 
-test('a time in milliseconds is no time: every machine would be over', async () => {
+test('a time in milliseconds is refused: every machine would be over', async () => {
   const world = commandWorld({ instead: () => ended(0, JSON.stringify({ things: [], now: Date.UTC(2030, 0, 1) })) });
   const error = await failure(world.cloud.list('lab-1', { places: [], everywhere: true }, signal));
   expect([error.code, world.cloud.skew()]).toEqual(['E_CLOUD_ANSWER', null]);

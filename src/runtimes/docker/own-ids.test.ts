@@ -62,9 +62,21 @@ test('a pool that cannot have them shares ids from then on, and "doctor" says wh
   else expect(ids.findings()).toHaveLength(1);
 });
 
-test.skipIf(idsObstacle() !== null)('root of the host runs no file that a job could have put there, so such an agent shares its ids', async () => {
-  const at = (container: string) => ({ mounts: [{ host: '/srv', container, readOnly: false, variable: null, cache: null }] });
-  const claim = (path: string) => new OwnIds().claim('p', trusted, '/nowhere/rev', at(path));
-  const places = ['/usr', '/usr/local/share', '/usr/local/lib/site_perl', '/etc', '/etc/perl', '/lib', '/home', '/home/engine/.ssh'];
-  for (const path of places) expect(await claim(path), path).toBe(trusted);
-});
+test.skipIf(idsObstacle() !== null)(
+  'root of the host runs no file that a job could have put there, so such an agent shares its ids',
+  async () => {
+    const at = (container: string) => ({ mounts: [{ host: '/srv', container, readOnly: false, variable: null, cache: null }] });
+    const claim = (path: string) => new OwnIds().claim('p', trusted, '/nowhere/rev', at(path));
+    const places = [
+      '/usr',
+      '/usr/local/share',
+      '/usr/local/lib/site_perl',
+      '/etc',
+      '/etc/perl',
+      '/lib',
+      '/home',
+      '/home/engine/.ssh',
+    ];
+    for (const path of places) expect(await claim(path), path).toBe(trusted);
+  },
+);
