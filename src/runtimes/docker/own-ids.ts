@@ -32,12 +32,14 @@ export function idsObstacle(kernel = release(), user = process.getuid?.()): stri
 
 /** Ids from the first of one range to that of the next: trusted and untrusted ones take turns, so neither ever has had one of the other. */
 const step = 2 * (engineUsers.untrusted.first - engineUsers.trusted.first);
+/** Above those of people in a directory, which no file of the host names (`../uids.ts`). */
+const least = Math.ceil((2_000_200_000 - engineUsers.trusted.first) / step);
 const most = Math.floor((firstUid - engineUsers.untrusted.first) / step) - 1;
 /** A user, and those of its containers. */
 const count = 65_537;
 
 /** The first of a range that no user of the host has, as far as its files say that. */
-export function aRange(user: EngineUser, lines = hostLines(), any = () => randomInt(1, most + 1)): number {
+export function aRange(user: EngineUser, lines = hostLines(), any = () => randomInt(least, most + 1)): number {
   const taken = lines.map(({ from, ids }) => [from, from + ids] as const);
   for (let tries = 0; ; tries++) {
     const first = user.first + step * any();
