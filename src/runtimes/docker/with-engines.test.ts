@@ -10,7 +10,7 @@ import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { start } from '../../ports/runtime.ts';
-import { freeUid, uidOf } from '../uids.ts';
+import { freeUid, keepUid, uidOf } from '../uids.ts';
 import { DockerRuntime } from './docker.ts';
 import { keepExit } from './own-exit.ts';
 import { makeOwnLog } from './own-log.ts';
@@ -106,6 +106,11 @@ test.skipIf(process.getuid?.() !== 0)('an agent that a reboot has ended keeps it
   await runtime.list(never());
   expect(await uidOf(join(folder, agent))).toBe(first);
   await freeUid(first);
+  // What another removal has left goes with its ids.
+  mkdirSync(join(folder, 'b1'));
+  await keepUid(first, join(folder, 'b1'));
+  await runtime.list(never());
+  expect(await uidOf(join(folder, 'b1'))).toBeNull();
 });
 
 test('what a sandbox has written is read although its engine is silent, and was ended for that', async () => {

@@ -209,9 +209,7 @@ export class WithEngines implements Runtime {
     await this.#outer.remove(agent);
     this.#engines.get(agent)?.close();
     this.#engines.delete(agent);
-    if (!existsSync(this.#folderOf(agent))) return;
-    await removeTree(this.#folderOf(agent));
-    await freeUidOf(this.#folderOf(agent));
+    if (existsSync(this.#folderOf(agent))) await this.#forget(agent);
   }
 
   async list(signal: AbortSignal): Promise<SandboxSeen[]> {
@@ -221,7 +219,7 @@ export class WithEngines implements Runtime {
     this.#isSwept = true;
     const seen = await this.#outer.list(signal);
     const there = new Set(seen.map(({ agent }) => agent));
-    for (const agent of folders) if (!there.has(agent) && !this.#engines.has(agent)) await removeTree(this.#folderOf(agent));
+    for (const agent of folders) if (!there.has(agent) && !this.#engines.has(agent)) await this.#forget(agent);
     if (isFirst) await freeLostUids(this.#folder);
     if (isFirst) for (const agent of folders) if (there.has(agent)) await this.#keepIds(agent, signal);
     return Promise.all(seen.map((sandbox) => this.#seen(sandbox)));
@@ -350,6 +348,12 @@ export class WithEngines implements Runtime {
       hint: 'Type "onejob doctor" to check the Engine, and see docs/job-containers.md for what such an engine needs.',
       retry: true,
     });
+  }
+
+  /** Its container is gone. */
+  async #forget(agent: AgentId): Promise<void> {
+    await removeTree(this.#folderOf(agent));
+    await freeUidOf(this.#folderOf(agent));
   }
 
   /** A reboot empties the folder of claims, and a container that has ended still has its files. */
