@@ -37,7 +37,11 @@ fi
 const beforeRemoval = `#!/bin/sh
 set -e
 [ "$1" = remove ] || exit 0
-if [ -e ${unit} ] && [ -d /run/systemd/system ]; then ${home}/bin/onejob service uninstall; fi
+if [ -e ${unit} ] && [ -d /run/systemd/system ]; then
+  # The version that runs: that of the package may be one that does not start.
+  for program in /opt/onejob/current/bin/onejob ${home}/bin/onejob; do [ ! -x "$program" ] || break; done
+  "$program" service uninstall
+fi
 `;
 
 /** State and config stay: only they know which machines are still in a cloud. */

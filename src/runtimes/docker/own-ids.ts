@@ -13,6 +13,7 @@ import { readFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { attempt } from '../../base/errors.ts';
 import { type Finding, fine } from '../../base/finding.ts';
+import { engineFileProblem } from '../../config/check-containers.ts';
 import { contains } from '../../config/host-places.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { run } from '../../system/run.ts';
@@ -56,12 +57,6 @@ function hostLines(): readonly { readonly from: number; readonly ids: number }[]
     }),
   );
 }
-
-/** What the program below uses or changes in a container: as root of the host it must meet nothing there but the image. */
-const ofImage = ({ name }: EngineUser): readonly string[] => [
-  ...['/bin', '/etc', '/lib', '/lib64', '/usr/bin', '/usr/lib', '/usr/lib64', '/usr/share', '/usr/local/lib', '/usr/local/share'],
-  ...['/home', '/run', '/var/run'].map((folder) => `${folder}/${name}`),
-];
 
 /**
  * Runs as root of the host in the namespaces of a new container. System calls by number: unshare, open_tree, mount_setattr, move_mount.
@@ -116,8 +111,8 @@ export class OwnIds {
   /** Those of an agent whose folder is there; `user` itself if it shares them. @throws OnejobError E_NO_USER */
   async claim(pool: string, user: EngineUser, folder: string, { mounts }: Pick<Recipe, 'mounts'>): Promise<EngineUser> {
     if (idsObstacle() !== null || this.#shared.has(pool)) return user;
-    const isOver = (place: string, path: string) => contains(place, path) || contains(path, place);
-    if (mounts.some(({ container }) => ofImage(user).some((place) => isOver(place, container)))) return user;
+    // As root of the host, the program above must meet nothing there but the image. Config lets nobody mount such a folder.
+    if (mounts.some(({ container }) => engineFileProblem(container) !== null)) return user;
     return { ...user, first: await claimUid(folder, () => aRange(user)) };
   }
 
