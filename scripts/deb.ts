@@ -16,6 +16,8 @@ const home = '/usr/lib/onejob';
 const installer = `${home}/install.sh --linked --bin /usr/bin --share /usr/share`;
 const unit = '/etc/systemd/system/onejob.service';
 
+// Scripts name the program by its path: "onejob" may be another one for root, or none.
+
 /** An upgrade that does not start goes back to the version before, and dpkg says that the package is not configured. */
 const afterInstall = `#!/bin/sh
 set -e
@@ -23,7 +25,7 @@ set -e
 if [ -e ${unit} ] && [ -d /run/systemd/system ]; then
   before=$(readlink /opt/onejob/current || true)
   ${installer} >/dev/null
-  onejob service upgrade || {
+  /opt/onejob/current/bin/onejob service upgrade || {
     "/opt/onejob/$before/bin/onejob" service rollback
     exit 1
   }
@@ -35,7 +37,11 @@ fi
 const beforeRemoval = `#!/bin/sh
 set -e
 [ "$1" = remove ] || exit 0
-if [ -e ${unit} ] && [ -d /run/systemd/system ]; then onejob service uninstall; fi
+if [ -e ${unit} ] && [ -d /run/systemd/system ]; then
+  # The version that runs: that of the package may be one that does not start.
+  for program in /opt/onejob/current/bin/onejob ${home}/bin/onejob; do [ ! -x "$program" ] || break; done
+  "$program" service uninstall
+fi
 `;
 
 /** State and config stay: only they know which machines are still in a cloud. */
@@ -52,6 +58,8 @@ case $1 in
   purge) echo 'Kept: /etc/onejob, and the state in /var/lib/onejob.' ;;
 esac
 `;
+
+export const scripts = { postinst: afterInstall, prerm: beforeRemoval, postrm: afterRemoval };
 
 function control(version: string, arch: string, size: number): string {
   return `Package: onejob
@@ -80,7 +88,6 @@ export function makeDeb(release: string, out: string, time: string): string {
     const kibibytes = Number(execFileSync('du', ['-sk', '--apparent-size', work], { encoding: 'utf8' }).split('\t')[0]);
     const about = join(work, 'DEBIAN');
     mkdirSync(about);
-    const scripts = { postinst: afterInstall, prerm: beforeRemoval, postrm: afterRemoval };
     writeFileSync(join(about, 'control'), control(version.replace('-', '~'), arch, kibibytes));
     for (const [name, text] of Object.entries(scripts)) writeFileSync(join(about, name), text, { mode: 0o755 });
     execFileSync('chmod', ['-R', 'u+rwX,go+rX,go-w', work]);

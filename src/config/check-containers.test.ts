@@ -122,3 +122,28 @@ it('a pool must not be named like the image of the engines', async () => {
   const [line] = await folder.check('pools: { engine: { containers: true } }\n');
   expect(line).toContain('the pool is named "engine", like the image of such engines; give the pool another name');
 });
+
+it.each([
+  '/usr/local',
+  '/usr/local/share/perl',
+  '/etc',
+  '/usr/bin',
+  '/usr/lib/x86_64-linux-gnu/perl',
+  '/home',
+  '/home/engine/.ssh',
+])('root of an engine runs no file of a job: nothing is mounted at %s', async (path) => {
+  const found = await errors(`volumes: ["/opt:${path}:ro"]`);
+  expect(found).toEqual([expect.stringContaining(`pools.p.volumes: uses the container path ${path}, but with "containers", `)]);
+});
+
+it('other places of an image may be mounted over', async () => {
+  const paths = [
+    '/usr/local/cargo',
+    '/usr/lib/jvm',
+    '/lib/modules',
+    '/etc/ssl/certs',
+    '/home/runner/.cache',
+    '/usr/local/share/data',
+  ];
+  for (const path of paths) expect(await errors(`volumes: ["/opt:${path}:ro"]`), path).toEqual([]);
+});

@@ -5,6 +5,31 @@ import type { Mount } from '../ports/runtime.ts';
 import { isNamed } from '../schema/volumes.ts';
 import { type Checking, unreadable } from './checking.ts';
 import type { PoolConfig } from './config.ts';
+import { contains } from './host-places.ts';
+
+/** What root runs or reads in the container of an engine, before its user has it. */
+const engineFiles = [
+  ...[
+    '/bin',
+    '/usr/bin',
+    '/lib64',
+    '/usr/lib64',
+    '/usr/share/perl',
+    '/usr/share/perl5',
+    '/usr/local/share/perl',
+    '/usr/local/lib/site_perl',
+  ],
+  ...['/lib', '/usr/lib', '/usr/local/lib'].flatMap((path) => ['x86_64', 'aarch64'].map((arch) => `${path}/${arch}-linux-gnu`)),
+  ...['perl', 'ld.so.cache', 'ld.so.preload', 'nsswitch.conf', 'passwd', 'group', 'subuid', 'subgid'].map((name) => `/etc/${name}`),
+  ...['/home', '/run', '/var/run'].flatMap((path) => ['engine', 'untrusted'].map((name) => `${path}/${name}`)),
+];
+
+/** Why no folder may be mounted there if jobs have an engine, as a clause: root would run what a job has written. null: it may. */
+export function engineFileProblem(container: string): string | null {
+  const file = engineFiles.find((one) => contains(one, container) || contains(container, one));
+  if (file === undefined) return null;
+  return `with "containers", ${file} is where the engine has its programs and settings; choose another container path`;
+}
 
 export function checkContainers(pool: PoolConfig, { sound, inPool, written }: Checking): void {
   const { recipe, holdFailed, name, runtime } = pool;
@@ -26,6 +51,11 @@ export function checkContainers(pool: PoolConfig, { sound, inPool, written }: Ch
       'with "containers", jobs run as users that own nothing on this host; see "Folders of this host" in docs/job-containers.md';
     if (sound(pool, key))
       inPool(pool, [key], `${host} must be open to others, or belong to the users of sandboxes: ${why}`, 'warning');
+  }
+  for (const { container, cache } of recipe.mounts) {
+    const key = cache === null ? 'volumes' : 'caches';
+    const why = engineFileProblem(container);
+    if (why !== null && sound(pool, key)) inPool(pool, [key], `uses the container path ${container}, but ${why}`);
   }
   if (sound(pool, 'hold_failed') && holdFailed !== null)
     refuse('"hold_failed" is set, and files of such jobs go with their engine; remove one of the two');

@@ -21,6 +21,7 @@ it.each([
   ['oci_runtime: runsc, unsafe: { privileged: true }', 'oci_runtime: is runsc, but "unsafe" takes away what it protects'],
   ['oci_runtime: runsc, network: host', 'oci_runtime: is runsc, but "network" is host'],
   ['oci_runtime: runsc, grant: runtime', 'oci_runtime: is runsc, but "grant" is runtime'],
+  ['grant: runtime, trust: { oci_runtime: runsc }', 'trust.oci_runtime: is runsc, but "grant" is runtime'],
   [
     'containers: true, trust: { oci_runtime: runsc, containers: allow }',
     'trust.oci_runtime: is runsc, but "containers" gives agents an engine of their own, which needs the kernel of this host; write trust: { containers: refuse }',

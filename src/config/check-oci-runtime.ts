@@ -18,13 +18,13 @@ export function checkOciRuntime(pool: PoolConfig, { sound, inPool }: Checking): 
       const ways = isAll ? 'remove one of the two' : 'write trust: { containers: refuse }';
       refuse(`"containers" gives agents an engine of their own, which needs the kernel of this host; ${ways}`);
     }
+    if (recipe.grant.way === 'runtime' && sound(pool, 'grant'))
+      refuse('"grant" is runtime, which is another runtime of the Engine; write "cdi" or "request"');
     if (!isAll) continue;
     const { privileged, pidHost, seccompUnconfined } = recipe.unsafe;
     if ((privileged || pidHost || seccompUnconfined) && sound(pool, 'unsafe'))
       refuse('"unsafe" takes away what it protects; remove one of the two');
     if (recipe.network === 'host' && sound(pool, 'network'))
       refuse('"network" is host, and its sandboxes have a network of their own; write another one');
-    if (recipe.grant.way === 'runtime' && sound(pool, 'grant'))
-      refuse('"grant" is runtime, which is another runtime of the Engine; write "cdi" or "request"');
   }
 }

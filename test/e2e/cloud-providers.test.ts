@@ -92,6 +92,12 @@ describe.skipIf(!hasPython)('incus-provider', { timeout: 120_000 }, () => {
     await expect(cloud.list('lab-1', everything, signal)).rejects.toMatchObject({ code: 'E_CLOUD_UNREACHABLE', retry: true });
   });
 
+  test('a remote that goes away while it makes a machine leaves open whether there is one', async () => {
+    const { cloud, home } = lab();
+    writeFileSync(join(home, 'lost'), '');
+    await expect(cloud.create(order(cloud), signal)).rejects.toMatchObject({ code: 'E_CLOUD_ANSWER', isAmbiguous: true });
+  });
+
   test('passes "onejob cloud check-provider", which says what it tried', async () => {
     const { home, variables } = lab();
     const args = ['cloud', 'check-provider', incusProvider, '--manager-only', '--option', 'remote=lab'];
@@ -132,7 +138,7 @@ interface Server {
 async function openstack() {
   const servers = new Map<string, Server>();
   const bodies: string[] = [];
-  const mood = { quota: false, noHost: false, cellDown: false };
+  const mood = { quota: false, noHost: false, cellDown: false, away: 0 };
   const bare = (): Server => ({ id: 'b6b0410f-b65f-4473-855e-5d82a71759e0', status: 'UNKNOWN' }) as Server;
   const listener = createServer(async (request, response) => {
     const body = Buffer.concat(await request.toArray()).toString();
@@ -181,6 +187,7 @@ async function openstack() {
       servers.set(made.id, made);
       return say(202, { server: { id: made.id, 'OS-DCF:diskConfig': 'AUTO', adminPass: '6NpUwoz2QDRN', links: [] } });
     }
+    if (mood.away > 0) return say(mood.away, {});
     if (!servers.has(id)) return say(404, { itemNotFound: { code: 404, message: `Instance ${id} could not be found.` } });
     if (pathname.endsWith('/action')) return say(200, { output: 'FAKE CONSOLE OUTPUT\nANOTHER\nLAST LINE' });
     if (request.method === 'DELETE') return servers.delete(id) && say(204, null);
@@ -235,6 +242,17 @@ describe.skipIf(!hasPython)('openstack-provider', { timeout: 120_000 }, () => {
     const unknown = ['server b6b0410f-b65f-4473-855e-5d82a71759e0 (UNKNOWN)'];
     expect(await stack.cloud.list('lab-1', everything, signal)).toEqual({ things: [], unknown });
   });
+
+  test.each([401, 404, 429, 503])(
+    'a Nova that answers with %i once it has a server leaves open whether there is one',
+    async (away) => {
+      await using stack = await openstack();
+      stack.mood.away = away;
+      const unknown = { code: 'E_CLOUD_ANSWER', isAmbiguous: true };
+      await expect(stack.cloud.create(order(stack.cloud), signal)).rejects.toMatchObject(unknown);
+      expect(stack.servers.size).toBe(1);
+    },
+  );
 
   test('a quota, a lack of hosts, a wrong credential and an unknown flavor are told apart', async () => {
     await using stack = await openstack();

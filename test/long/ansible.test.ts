@@ -91,11 +91,19 @@ exec nsenter -t "$(cat ${work}/$host.pid)" -m -p -u -i -n -r -w -- env -i PATH=/
     expect(await two.sh('onejob status --json')).toContain('"version":"9.0.0"');
     expect(await job.ended).toMatchObject({ code: 7 });
 
+    // A rollout that was stopped after it had written the config is finished by the next.
+    const stopped = '{ agents: 1, runtime: process }';
+    await one.sh(`echo 'pools: { build: ${stopped} }' >/etc/onejob/config.yml`);
+    configs(stopped, '{ agents: 2, runtime: process }');
+    const finished = await play(package_('9.0.0')).ended;
+    expect(finished, finished.stdout).toMatchObject({ code: 0 });
+    expect(await one.sh('onejob config apply --dry-run')).toContain('Nothing to apply');
+
     configs('{ agents: none }', '{ agents: 3, runtime: process }');
     const refused = await play(package_('9.0.0')).ended;
     expect(refused.code).not.toBe(0);
     expect(refused.stdout).toContain('pools.build.agents');
-    expect(await one.sh('cat /etc/onejob/config.yml')).toContain('agents: 2');
+    expect(await one.sh('cat /etc/onejob/config.yml')).toContain('agents: 1');
     expect(await two.sh('cat /etc/onejob/config.yml')).toContain('agents: 2');
   }, 1_500_000);
 });

@@ -241,6 +241,8 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     expect(job.running).toBe(true);
     await sh('touch /var/flags/go && onejob wait --all 2>/dev/null || true');
     expect(await job.ended).toMatchObject({ code: 7 });
+    // Neither a link that is gone nor another program of that name is in its way.
+    await sh(`rm /usr/bin/onejob && printf '#!/bin/sh\\nexit 9\\n' >/usr/local/bin/onejob && chmod 755 /usr/local/bin/onejob`);
     expect(await sh('dpkg --remove onejob 2>&1')).toContain('Stopped the daemon');
     expect(
       await sh('ls -d /opt/onejob /usr/bin/onejob /usr/lib/onejob /etc/systemd/system/onejob.service 2>&1 || true'),

@@ -44,6 +44,7 @@ switch (args[0] + ' ' + args[1]) {
     const isFull = existsSync(state + '/full');
     const instance = { ...empty, architecture: 'x86_64', name, config, ephemeral: true, profiles: ['default', 'gpu-large'], location: 'node1' };
     writeFileSync(of(name), JSON.stringify({ ...instance, ...(isFull ? { status: 'Stopped', status_code: 102 } : { status: 'Running', status_code: 103 }) }));
+    if (existsSync(state + '/lost')) { writeFileSync(state + '/away', ''); fail('Failed instance creation: websocket: close 1006 (abnormal closure)'); }
     if (isFull) fail('Failed to start device "gpu": it is in use');
   }
 }

@@ -28,6 +28,16 @@ describe('the volumes of a job', () => {
     expect(() => check([{ ...data, ...more }])).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST' }));
   });
 
+  it('are refused where the engine of its containers has its programs, whose root would run what a job has written', () => {
+    const volumes = [{ ...data, container: '/usr/local/share' }];
+    expect(check(volumes, () => null).volumes).toEqual(volumes);
+    const engine = { ...pool, recipe: { ...pool.recipe, containers: { image: null } } };
+    const ask = () => checkRequest(jobRequest.parse({ command: ['true'], volumes }), new Map([['default', engine]]), () => null);
+    expect(ask).toThrow(
+      expect.objectContaining({ code: 'E_JOB_REQUEST', message: expect.stringContaining('the engine has its programs') }),
+    );
+  });
+
   it('are refused twice at one place, however that is written', () => {
     expect(() => check([data, { ...data, host: '/more', container: '//in/' }])).toThrow(/another of its volumes/);
   });

@@ -3,6 +3,7 @@
 import { OnejobError } from '../../base/errors.ts';
 import { inQuotes } from '../../base/quoted.ts';
 import { formatSize } from '../../base/units.ts';
+import { engineFileProblem } from '../../config/check-containers.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { contains } from '../../config/host-places.ts';
 import { hasImages } from '../../config/types.ts';
@@ -80,7 +81,8 @@ export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProble
     const above = volumes.find((one) => !one.readOnly && one.host !== mount.host && contains(one.host, mount.host));
     // Its next attempt would have whatever it put there.
     const within = above === undefined ? null : `it lies in ${above.host}, which the job can write to`;
-    const why = twice ?? within ?? (pool.mounts.some((one) => sameMount(one, mount)) ? null : mountProblem(mount));
+    const engine = pool.containers === undefined ? null : engineFileProblem(mount.container);
+    const why = twice ?? within ?? engine ?? (pool.mounts.some((one) => sameMount(one, mount)) ? null : mountProblem(mount));
     if (why === null) continue;
     const hint = 'Write volumes as /host/path:/container/path, and choose a path that jobs may see.';
     throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: ${why}.`, { hint });

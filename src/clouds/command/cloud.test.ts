@@ -70,6 +70,7 @@ describe('the end', () => {
 
   test.each([
     ['later', '{"ends": 99999999999}', 'E_CLOUD_END'],
+    ['a duration', '{"ends": 21600}', 'E_CLOUD_END'],
     ['missing', '{}', 'E_CLOUD_ANSWER'],
   ])('that is %s does not count', async (_, text, code) => {
     const world = commandWorld({ instead: () => ended(0, text) });
@@ -157,6 +158,22 @@ describe('a program that fails', () => {
     expect(message).toMatch(/It said: \+ curl -u \*\*\* \*\*\*\.$/);
   });
 
+  test.each([
+    ['in a longer word', (token: string) => `TOKEN=${token}`],
+    ['cut off', (token: string) => `"${token.slice(0, 25)}…`],
+    ['as JSON', () => JSON.stringify({ password: 'hun"ter\\2' })],
+  ])('shows nobody a secret %s', async (_, said) => {
+    const token = 'Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4';
+    const world = commandWorld({
+      config: { secrets: { password: { kind: 'env', variable: 'PW', expires: null } } },
+      variables: { PW: 'hun"ter\\2' },
+      instead: () => ended(1, '', said(token)),
+    });
+    const { message } = await failure(world.cloud.create(order(world, { userData: `token: ${token}` }), signal));
+    expect(message).toContain('***');
+    expect(message).not.toMatch(/Zm9v|ter/);
+  });
+
   test('without its secret is not run', async () => {
     const world = commandWorld({ config: { secrets: { password: { kind: 'env', variable: 'PW', expires: null } } } });
     expect((await failure(world.cloud.console(never, signal))).code).toBe('E_SECRET');
@@ -171,6 +188,12 @@ test('the time of its cloud counts, to the second', async () => {
   expect(world.cloud.skew()).toBeNull();
   await world.cloud.list('lab-1', { places: [], everywhere: true }, signal);
   expect(world.cloud.skew()).toBe(3_600_000);
+});
+
+test('a time in milliseconds is refused: every machine would be over', async () => {
+  const world = commandWorld({ instead: () => ended(0, JSON.stringify({ things: [], now: Date.UTC(2030, 0, 1) })) });
+  const error = await failure(world.cloud.list('lab-1', { places: [], everywhere: true }, signal));
+  expect([error.code, world.cloud.skew()]).toEqual(['E_CLOUD_ANSWER', null]);
 });
 
 test('what it finds in a check is shown, with what onejob itself knows', async () => {

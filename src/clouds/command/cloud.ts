@@ -18,7 +18,8 @@ const usualImage: CloudImage = { from: 'auto', has: 'nothing' };
 
 const words = z.string().transform(brief);
 const id = z.string().regex(/^[^\p{Cc}]{1,200}$/u);
-const seconds = z.number().int().positive();
+/** Not milliseconds. */
+const seconds = z.number().int().positive().max(100_000_000_000);
 /** Of every answer: the time by the cloud's clock. */
 const timed = z.object({ now: seconds.optional() });
 const thing = z.object({
@@ -73,8 +74,9 @@ export function openCommand(config: CommandConfig, parts: CloudParts, run: RunPr
     if (config.deathDate === 'manager-only') return 'onejob alone ("death_date: manager-only")';
     const request = { id: made.id, name: machine, expires };
     const { ends } = await call({ verb: 'end', request, doing: `set the end of ${machine}`, answer: answers.end }, signal);
-    if (ends <= expires + lateness) return `${path} ends it at ${timeOf(ends)}`;
-    const message = `Cannot confirm the end of ${machine}: ${path} says ${timeOf(ends)}, which is later than ${timeOf(expires)}.`;
+    const isPast = ends * 1000 <= clock.wall() + (skew ?? 0);
+    if (!isPast && ends <= expires + lateness) return `${path} ends it at ${timeOf(ends)}`;
+    const message = `Cannot confirm the end of ${machine}: ${path} says ${timeOf(ends)}, which is ${isPast ? 'over' : `later than ${timeOf(expires)}`}.`;
     throw new CloudError('E_CLOUD_END', message);
   };
 

@@ -146,7 +146,10 @@ export class Program {
 
 /** The last line of what it printed, without anything secret: a program in trouble may print what it was given. */
 function safeWords(stderr: string, input: string, secrets: readonly string[]): string {
-  const line = without(secrets, stderr).trim().split('\n').at(-1) ?? '';
-  // The join token in the text for cloud-init is such a word.
-  return brief(line.replace(/[\w+/=-]{20,}/g, (word) => (input.includes(word) ? '***' : word)));
+  const known = secrets.flatMap((secret) => [secret, JSON.stringify(secret).slice(1, -1)]);
+  const line = without(known, stderr).trim().split('\n').at(-1) ?? '';
+  // The join token in the text for cloud-init is such a word. It may be a part of another one: `TOKEN=…`.
+  const isGiven = (word: string) =>
+    Array.from(word).some((_, at) => at + 20 <= word.length && input.includes(word.slice(at, at + 20)));
+  return brief(line.replace(/[\w+/=-]{20,}/g, (word) => (isGiven(word) ? '***' : word)));
 }

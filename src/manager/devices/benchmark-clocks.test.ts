@@ -19,7 +19,7 @@ let locks: ClockLocks;
 let locked: string | null;
 let called: string[];
 /** What the next call does instead of answering. */
-let fault: 'dies before' | 'dies after' | 'hangs' | 'refuses' | null;
+let fault: 'dies before' | 'dies after' | 'hangs' | 'refuses' | 'is killed' | 'is cut' | null;
 
 const answer: ToolReply = { tool: 'nvidia-smi', args: [], output: 'All done.\n', code: 0, hung: false, missing: false, cut: false };
 
@@ -30,6 +30,8 @@ async function run(_tool: string, args: readonly string[]): Promise<ToolReply> {
   if (args[2] === '-lgc') locked = args[3] ?? null;
   else if (args[2] === '-rgc') locked = null;
   if (fault === 'hangs') return { ...answer, code: null, hung: true };
+  if (fault === 'is killed') return { ...answer, output: '', code: 128 + 9 };
+  if (fault === 'is cut') return { ...answer, code: null, cut: true };
   return fault === 'dies after' ? never : answer;
 }
 
@@ -129,8 +131,8 @@ test('a tool that refuses has locked nothing, and says why', async () => {
   expect(locks.left).toEqual([]);
 });
 
-test('after a tool that hangs nobody knows, so it is set back', async () => {
-  fault = 'hangs';
+test.each(['hangs', 'is killed', 'is cut'] as const)('after a tool that %s nobody knows, so it is set back', async (how) => {
+  fault = how;
   await expect(lock()).rejects.toMatchObject({ code: 'E_CLOCKS' });
   expect(locks.left).toHaveLength(1);
 });

@@ -37,8 +37,8 @@ export class ClockLocks {
     const reply = await this.#run(uuid, ['-lgc', `${mhz},${mhz}`], signal);
     signal.throwIfAborted();
     if (reply.code === 0 && !reply.hung) return;
-    // It has refused. After a hang nobody knows, so the lock stays written down.
-    if (!reply.hung) this.#strike(uuid);
+    // It has refused. If it did not end by itself nobody knows what it did, so the lock stays written down.
+    if (!reply.hung && reply.code !== null && reply.code < 128) this.#strike(uuid);
     throw failed(uuid, mhz, said(reply));
   }
 

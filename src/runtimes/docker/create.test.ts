@@ -72,6 +72,7 @@ describe('what the Engine is asked for', () => {
       expect(JSON.stringify(HostConfig)).not.toMatch(/"Count"/);
       expect(Labels['onejob.devices']).toBe('GPU-3,GPU-1');
       expect(made('runtime').HostConfig).toMatchObject({ Runtime: 'nvidia' });
+      expect(made('runtime', { ociRuntime: 'runsc' }).HostConfig).toMatchObject({ Runtime: 'runsc' });
     });
 
     test("variables that neither the owner's nor a volume's replace; the owner decides on others", () => {

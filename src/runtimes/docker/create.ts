@@ -158,9 +158,10 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       ),
       Privileged: recipe.unsafe.privileged,
       ...(recipe.unsafe.pidHost && { PidMode: 'host' }),
-      ...(recipe.ociRuntime !== undefined && { Runtime: recipe.ociRuntime }),
       SecurityOpt: recipe.unsafe.seccompUnconfined ? ['seccomp=unconfined'] : [],
       ...grant.host,
+      // Last: nothing may take its place.
+      ...(recipe.ociRuntime !== undefined && { Runtime: recipe.ociRuntime }),
     },
   };
 }

@@ -84,6 +84,11 @@ describe('devices are granted', () => {
     expect([devices.retreat(failing), devices.retreat(new Error('x'))]).toEqual([false, false]);
     expect(devices.retreat(nobody)).toBe(true);
     expect((await devices.grant(specWith(leased()), never)).host).toEqual({ Runtime: 'nvidia' });
+    const other = { ...specWith(leased()), recipe: { ...recipe, ociRuntime: 'runsc' } };
+    await expect(devices.grant(other, never)).rejects.toMatchObject({
+      code: 'E_DEVICES_REFUSED',
+      message: expect.stringContaining('its runtime "nvidia" would take the place of runsc'),
+    });
     const set = new Devices(here.engine, 'request');
     await set.grant(specWith(leased()), never);
     expect(set.retreat(nobody)).toBe(false);

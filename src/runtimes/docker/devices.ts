@@ -57,6 +57,11 @@ export class Devices {
     const setting = wanted.way === 'auto' ? this.#setting : wanted.way;
     const choice = chooseGrant(info, version, { setting, uuids, refused: this.#refused });
     if (choice.way === null) throw notGrantable(spec, choice.why, choice.hint);
+    const { ociRuntime } = spec.recipe;
+    if (choice.way === 'runtime' && ociRuntime !== undefined) {
+      const why = `${choice.why}, and its runtime "nvidia" would take the place of ${ociRuntime}`;
+      throw notGrantable(spec, why, 'Turn on CDI in this Engine, or write "grant: request".');
+    }
     return grantOf(devices, { ...parts, way: choice.way });
   }
 

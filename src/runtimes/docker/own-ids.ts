@@ -13,6 +13,7 @@ import { readFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { attempt } from '../../base/errors.ts';
 import { type Finding, fine } from '../../base/finding.ts';
+import { engineFileProblem } from '../../config/check-containers.ts';
 import { contains } from '../../config/host-places.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { run } from '../../system/run.ts';
@@ -32,12 +33,14 @@ export function idsObstacle(kernel = release(), user = process.getuid?.()): stri
 
 /** Ids from the first of one range to that of the next: trusted and untrusted ones take turns, so neither ever has had one of the other. */
 const step = 2 * (engineUsers.untrusted.first - engineUsers.trusted.first);
+/** Above those of people in a directory, which no file of the host names (`../uids.ts`). */
+const least = Math.ceil((2_000_200_000 - engineUsers.trusted.first) / step);
 const most = Math.floor((firstUid - engineUsers.untrusted.first) / step) - 1;
 /** A user, and those of its containers. */
 const count = 65_537;
 
 /** The first of a range that no user of the host has, as far as its files say that. */
-export function aRange(user: EngineUser, lines = hostLines(), any = () => randomInt(1, most + 1)): number {
+export function aRange(user: EngineUser, lines = hostLines(), any = () => randomInt(least, most + 1)): number {
   const taken = lines.map(({ from, ids }) => [from, from + ids] as const);
   for (let tries = 0; ; tries++) {
     const first = user.first + step * any();
@@ -106,8 +109,10 @@ export class OwnIds {
   readonly #shared = new Map<string, string>();
 
   /** Those of an agent whose folder is there; `user` itself if it shares them. @throws OnejobError E_NO_USER */
-  async claim(pool: string, user: EngineUser, folder: string): Promise<EngineUser> {
+  async claim(pool: string, user: EngineUser, folder: string, { mounts }: Pick<Recipe, 'mounts'>): Promise<EngineUser> {
     if (idsObstacle() !== null || this.#shared.has(pool)) return user;
+    // As root of the host, the program above must meet nothing there but the image. Config lets nobody mount such a folder.
+    if (mounts.some(({ container }) => engineFileProblem(container) !== null)) return user;
     return { ...user, first: await claimUid(folder, () => aRange(user)) };
   }
 

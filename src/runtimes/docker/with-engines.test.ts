@@ -10,6 +10,7 @@ import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { start } from '../../ports/runtime.ts';
+import { freeUid, keepUid, uidOf } from '../uids.ts';
 import { DockerRuntime } from './docker.ts';
 import { keepExit } from './own-exit.ts';
 import { makeOwnLog } from './own-log.ts';
@@ -84,20 +85,33 @@ test('"doctor" says whether pools may use containers, if one wants to', async ()
 });
 
 /** Those of a host with one agent, whose container runs until it is killed. */
-async function oneAgent() {
+async function oneAgent(Config = {}) {
   let isEnded = false;
   const all = await engines((path, reply) => {
     if (path.endsWith('/kill')) isEnded = true;
     const State = isEnded ? 'exited' : 'running';
     if (path === '/containers/json') json(reply, [{ Id: 'outer', State, Labels: labels }]);
     else if (path === '/containers/outer/json')
-      json(reply, { Id: 'outer', Name: 'n', Image: 'i', State: { Status: State, Running: !isEnded, ExitCode: 137 }, Config: {} });
+      json(reply, { Id: 'outer', Name: 'n', Image: 'i', State: { Status: State, Running: !isEnded, ExitCode: 137 }, Config });
     else json(reply, { Id: 'n' });
   });
   mkdirSync(join(all.folder, agent));
   await makeOwnLog(join(all.folder, agent));
   return all;
 }
+
+test.skipIf(process.getuid?.() !== 0)('an agent that a reboot has ended keeps its ids until it is removed', async () => {
+  const first = 1_879_048_192 + 262_144 * 840;
+  const { folder, runtime } = await oneAgent({ Labels: { 'onejob.ids': String(first) } });
+  await runtime.list(never());
+  expect(await uidOf(join(folder, agent))).toBe(first);
+  await freeUid(first);
+  // What another removal has left goes with its ids.
+  mkdirSync(join(folder, 'b1'));
+  await keepUid(first, join(folder, 'b1'));
+  await runtime.list(never());
+  expect(await uidOf(join(folder, 'b1'))).toBeNull();
+});
 
 test('what a sandbox has written is read although its engine is silent, and was ended for that', async () => {
   const { asked, clock, folder, runtime } = await oneAgent();

@@ -30,7 +30,7 @@ import type {
 } from '../../ports/runtime.ts';
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
-import { freeLostUids, freeUidOf } from '../uids.ts';
+import { freeLostUids, freeUidOf, keepUid } from '../uids.ts';
 import { AgentEngine } from './agent-engine.ts';
 import { gateEnded } from './attach.ts';
 import { writeCards } from './cards-inside.ts';
@@ -39,7 +39,7 @@ import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
 import { cardsObstacle, cardsOf, specFolders } from './engine-cards.ts';
 import { limitsObstacle } from './engine-group.ts';
-import { inEngine } from './engine-program.ts';
+import { engineUsers, inEngine } from './engine-program.ts';
 import { JobImages } from './job-images.ts';
 import type { LearnWants } from './learning.ts';
 import { lastWords } from './logs.ts';
@@ -209,9 +209,7 @@ export class WithEngines implements Runtime {
     await this.#outer.remove(agent);
     this.#engines.get(agent)?.close();
     this.#engines.delete(agent);
-    if (!existsSync(this.#folderOf(agent))) return;
-    await removeTree(this.#folderOf(agent));
-    await freeUidOf(this.#folderOf(agent));
+    if (existsSync(this.#folderOf(agent))) await this.#forget(agent);
   }
 
   async list(signal: AbortSignal): Promise<SandboxSeen[]> {
@@ -221,8 +219,9 @@ export class WithEngines implements Runtime {
     this.#isSwept = true;
     const seen = await this.#outer.list(signal);
     const there = new Set(seen.map(({ agent }) => agent));
-    for (const agent of folders) if (!there.has(agent) && !this.#engines.has(agent)) await removeTree(this.#folderOf(agent));
+    for (const agent of folders) if (!there.has(agent) && !this.#engines.has(agent)) await this.#forget(agent);
     if (isFirst) await freeLostUids(this.#folder);
+    if (isFirst) for (const agent of folders) if (there.has(agent)) await this.#keepIds(agent, signal);
     return Promise.all(seen.map((sandbox) => this.#seen(sandbox)));
   }
 
@@ -301,7 +300,7 @@ export class WithEngines implements Runtime {
     const nodes = spec.devices.filter(({ vendor }) => vendor !== 'nvidia');
     const { host: others } = await devices.grant({ ...spec, devices: nodes }, signal);
     const { user: shared, volume: store } = this.#images.storeOf(spec.recipe);
-    const user = await this.#ids.claim(spec.pool, shared, folder);
+    const user = await this.#ids.claim(spec.pool, shared, folder, spec.recipe);
     const body = engineBody(spec, { owner, boot, engineStart, network, ...from, folder, user, store, cards, others });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
@@ -349,6 +348,19 @@ export class WithEngines implements Runtime {
       hint: 'Type "onejob doctor" to check the Engine, and see docs/job-containers.md for what such an engine needs.',
       retry: true,
     });
+  }
+
+  /** Its container is gone. */
+  async #forget(agent: AgentId): Promise<void> {
+    await removeTree(this.#folderOf(agent));
+    await freeUidOf(this.#folderOf(agent));
+  }
+
+  /** A reboot empties the folder of claims, and a container that has ended still has its files. */
+  async #keepIds(agent: AgentId, signal: AbortSignal): Promise<void> {
+    const container = await this.#outer.parts.containers.sure(agent, signal).catch(() => null);
+    const first = container === null ? 0 : outside({ uid: 0, gid: 0 }, container).uid;
+    if (first > engineUsers.untrusted.first) await keepUid(first, this.#folderOf(agent));
   }
 
   /** The engine of an agent; null if it has none. */
