@@ -84,7 +84,8 @@ export class PeopleSockets {
     }
     for (const { uid } of people.all()) {
       if (this.#isClosed) return;
-      if (!this.#servers.has(uid)) await this.#publish(uid);
+      // One that cannot be made keeps no other away.
+      if (!this.#servers.has(uid)) await this.#publish(uid).catch(this.#parts.failed);
     }
   }
 

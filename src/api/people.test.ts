@@ -13,7 +13,7 @@ import { oneDevice } from '../../test/support/devices.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createOwnQueue, type OwnQueue } from '../ci/own-queue/own-queue.ts';
-import { peopleFolder, personSocket } from '../config/paths.ts';
+import { longestSocketPath, peopleFolder, personSocket } from '../config/paths.ts';
 import { People, type PeopleGroup } from '../config/people.ts';
 import { type Call, type CallName, calls } from '../contract/calls.ts';
 import { jobRequest } from '../contract/job.ts';
@@ -52,7 +52,7 @@ const groups = [group('lab', {}), group('guests', { role: 'look', pools: [] }), 
 async function start(): Promise<void> {
   people = new People({ groups, halfLife: 86_400_000 }, async (names) => ({
     groups: new Map(names.flatMap((name) => (members[name] === undefined ? [] : [[name, { gid: 900, members: members[name] }]]))),
-    users: Object.entries({ ada, bob, eve, out }).map(([name, uid]) => ({ name, uid, gid: uid })),
+    users: Object.entries({ zed: 4_000_000_000, ada, bob, eve, out }).map(([name, uid]) => ({ name, uid, gid: uid })),
   }));
   await people.look();
   const pool = (name: string) => ({
@@ -232,6 +232,17 @@ describe('rights end', () => {
     server = await startApi({ manager, socket: { path, access: 'group' }, version: '1.0.0' });
     expect(existsSync(peopleFolder(path))).toBe(false);
     left.close();
+  });
+
+  it('begin for all others where the path of one socket is too long', async () => {
+    await server.close();
+    const folder = join(dir.path, 'x'.repeat(longestSocketPath - personSocket(path, ada).length - 1));
+    mkdirSync(folder);
+    path = join(folder, 'd.sock');
+    members = { lab: ['zed', 'ada'] };
+    await start();
+    expect(bugs.splice(0)).toEqual([expect.stringContaining('4000000000.sock')]);
+    expect((await ask(ada, 'GET', '/v1/me')).status).toBe(200);
   });
 
   it('never begin in a folder that others can change', async () => {

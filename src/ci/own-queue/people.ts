@@ -1,6 +1,7 @@
 /** What a job of a person may ask for: what the person's group says, and nothing that would give root's power. */
 import { OnejobError } from '../../base/errors.ts';
 import { glob } from '../../base/glob.ts';
+import { formatDuration } from '../../base/units.ts';
 import { contains } from '../../config/host-places.ts';
 import type { PeopleTable, Person } from '../../config/people.ts';
 import type { Mount } from '../../ports/runtime.ts';
@@ -41,10 +42,13 @@ export function checkPerson(request: StoredRequest, person: Person, pool: QueueP
   const of = `the group "${group.name}" of ${name}`;
   const no = whyNot(person, person.uid, request.pool);
   if (no !== null) refuse(`in pool "${request.pool}"`, no, `Choose one of: ${group.pools.join(', ') || 'none'}.`);
-  const { image, priority, volumes } = request;
+  const { image, priority, volumes, timeout } = request;
   const other = whyNotImage(person, image, pool);
   if (other !== null) refuse(`in image "${image}"`, other, 'Omit --image.');
   if (priority > 0) refuse(`with priority ${priority}`, `${of} may not go before others`, 'Omit --priority, or give one below 0.');
+  const most = pool?.timeout ?? null;
+  if (most !== null && timeout !== null && timeout > most)
+    refuse(`for ${formatDuration(timeout)}`, `${of} may have an agent of the pool for ${formatDuration(most)}`, 'Omit --timeout.');
   if (request.attemptOf !== null) refuse('as an attempt of another', 'only another onejob submits that', 'Submit it as a job.');
   // The machines of a cloud, not this host, know where a path leads.
   const extra = volumes.filter((mount) => pool === undefined || !pool.recipe.mounts.some((one) => sameMount(one, mount)));

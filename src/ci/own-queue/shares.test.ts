@@ -41,7 +41,7 @@ function open(): void {
   const pool = (name: string, count: number) => ({
     name,
     runtime: null,
-    timeout: null,
+    timeout: name === 'more' ? hour : null,
     recipe: bareRecipe,
     devices: { ...oneDevice, count },
     standby: true,
@@ -258,6 +258,15 @@ describe('turns', () => {
     expect(queue.plan()).toEqual([]);
     expect(queue.job(submit(null))).toMatchObject({ ahead: 0 });
   });
+});
+
+it('a person’s job runs no longer than its pool says, since others wait; one of root or an operator may', () => {
+  expect(() => submit(ada, { pool: 'more', timeout: hour + 1 })).toThrow(expect.objectContaining({ code: 'E_API_ROLE' }));
+  submit(ada, { pool: 'more', timeout: hour });
+  submit(ada, { pool: 'gpu', timeout: hour + 1 });
+  submit(null, { pool: 'more', timeout: hour + 1 });
+  put(ada, group('staff', { role: 'operate' }));
+  submit(ada, { pool: 'more', timeout: hour + 1 });
 });
 
 describe('rights that change', () => {
