@@ -56,6 +56,9 @@ export function startOf(pid: number): string | null {
   return found === null || 'ZX'.includes(found.state) ? null : found.start;
 }
 
+/** Connections of leads. SQLite closes one that is collected as garbage, and the lock would go with it. */
+const leads = new Set<DatabaseSync>();
+
 /**
  * Takes the lead of the state directory.
  * @throws OnejobError E_STATE_LED if another process, or another store in this one, has it
@@ -78,6 +81,7 @@ export function takeLead(dir: string, { temporary = false }: { readonly temporar
     throw hasCode(fault, 'E_STATE_BUSY') ? isLed(dir, error) : fault;
   }
   const held = db;
+  leads.add(held);
   return {
     listens(socket) {
       // On a full disk clients look at the usual address.
@@ -89,6 +93,7 @@ export function takeLead(dir: string, { temporary = false }: { readonly temporar
       // One that stays on a disk that is read-only names a process that is gone, so nobody believes it.
       attempt(() => rmSync(pidFile(dir), { force: true }));
       held.close();
+      leads.delete(held);
     },
   };
 }

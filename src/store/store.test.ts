@@ -177,6 +177,16 @@ describe('the lead', () => {
     store();
   });
 
+  it('stays while nothing in its process needs the store any more: no collected garbage gives it up', async () => {
+    const child = leader(join(dir.path, 'state'), 'setTimeout(() => { globalThis.gc(); console.log("collected"); }, 50);');
+    try {
+      await said(child, 'collected');
+      expect(() => store()).toThrow(expect.objectContaining({ code: 'E_STATE_LED' }));
+    } finally {
+      child.kill('SIGKILL');
+    }
+  });
+
   it('is not inherited by a child that outlives its manager', async () => {
     const child = leader(
       join(dir.path, 'state'),
@@ -325,7 +335,7 @@ describe('registrations', () => {
 function leader(state: string, more: string): ChildProcess {
   const module = JSON.stringify(new URL('./store.ts', import.meta.url).href);
   const program = `const { openStore } = await import(${module}); const store = openStore(${JSON.stringify(state)}); ${more} console.log('leading'); setInterval(() => {}, 1000);`;
-  return spawn(process.execPath, ['--input-type=module', '-e', program], { stdio: ['ignore', 'pipe', 'inherit'] });
+  return spawn(process.execPath, ['--expose-gc', '--input-type=module', '-e', program], { stdio: ['ignore', 'pipe', 'inherit'] });
 }
 
 async function said(child: ChildProcess, what: string): Promise<string> {
