@@ -171,9 +171,13 @@ describe('the lead', () => {
     await said(child, 'leading');
     child.kill('SIGSTOP');
     const refusal = expect.objectContaining({ code: 'E_STATE_LED', message: expect.stringContaining(`pid ${child.pid}`) });
-    expect(() => store()).toThrow(refusal);
-    child.kill('SIGKILL');
-    await once(child, 'exit');
+    const ended = once(child, 'exit');
+    try {
+      expect(() => store()).toThrow(refusal);
+    } finally {
+      child.kill('SIGKILL');
+    }
+    await ended;
     store();
   });
 

@@ -37,7 +37,7 @@ export interface Contender {
   readonly since: number;
 }
 
-/** Who is next, in the order of `contenders` where nothing else decides; null: there is none. `overdue`: for having waited so long. */
+/** Who is next, in the order of `contenders` where nothing else decides; null if nobody waits. `overdue`: for having waited so long. */
 export function nextOf<C extends Contender>(
   contenders: readonly C[],
   now: number,

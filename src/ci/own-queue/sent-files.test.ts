@@ -110,9 +110,9 @@ it('what a kill has left of one that was being made is gone after an hour', asyn
   linkSync(kept(name), join(dir.path, 'workspaces', `${'0'.repeat(36)}.0`));
   const longAgo = new Date(1);
   utimesSync(kept(name), longAgo, longAgo);
-  await spool.sweepWorkspaces(Date.now() - 60_000);
+  await spool.sweepWorkspaces(Date.now() - 3_600_000);
   expect(workspaces()).toHaveLength(1);
-  await spool.sweepWorkspaces(Date.now() + 60_000);
+  await spool.sweepWorkspaces(Date.now() + 3_600_000);
   expect(workspaces()).toEqual([]);
 });
 
@@ -163,7 +163,7 @@ it('two that send and make the same at once do not disturb each other', async ()
 it('what is removed here stays for the jobs that have it', async () => {
   const name = await keep('files');
   const id = await make([name], [0, 0, 5]);
-  await spool.sweepSent(Date.now() + 1_000);
+  await spool.sweepSent(Date.now() + 3_600_000);
   expect(readdirSync(kept())).toEqual([]);
   await expect(make([name], [0, 0, 5])).rejects.toMatchObject(gone);
   expect(await textOf(id)).toBe('files');
@@ -171,10 +171,10 @@ it('what is removed here stays for the jobs that have it', async () => {
 
 it('what was used lately stays longest, and use does not count for a workspace that waits for its job', async () => {
   const [old, used] = [await keep('old'), await keep('used')];
-  const longAgo = new Date(Date.now() - 60_000);
+  const longAgo = new Date(Date.now() - 7_200_000);
   for (const name of [old, used]) utimesSync(kept(name), longAgo, longAgo);
   await make([used], [0, 0, 4]);
-  await spool.sweepSent(Date.now() - 30_000);
+  await spool.sweepSent(Date.now() - 3_600_000);
   expect(readdirSync(kept())).toEqual([used]);
 });
 

@@ -112,7 +112,7 @@ export class StoredCaches {
     this.#disk = disk;
   }
 
-  /** Opens an archive, which counts as used now; null: there is none. The caller closes it. */
+  /** Opens an archive and marks it as used now; null if it does not exist. The caller closes it. */
   async open(
     owner: string,
     key: string,
